@@ -4,7 +4,7 @@
 //!   malloc ─▶ small, or in a child of fork(2) ───────────────────────────────▶ the handler before
 //!          └▶ a kept region of about that size ─▶ else a new one ─▶ else ────▶ the handler before
 //!   calloc ─▶ the same, with a kept region's contents discarded: its blocks come from the zeroed stock
-//!   free ───▶ keep the region, or give it back if enough are kept; in a child: nothing
+//!   free ───▶ keep the region, or give it back if enough are kept or Python has it; in a child: nothing
 //! ```
 //! Each block of numpy is a region, and the whole block is writable when numpy gets it: numpy fills
 //! memory by system calls, and the kernel raises no fault signal when a system call writes. If
@@ -22,19 +22,20 @@
 //! memory of a region.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use hugefork::{Children, CopyGrain, RegionOptions};
-use pyo3::exceptions::PyImportError;
+use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::failure::Failure;
 use crate::pool::Pool;
+use crate::region::Region;
 
 /// The index of `PyDataMem_SetHandler` in numpy's C API table. These indices never change.
 const SET_HANDLER: usize = 304;
@@ -66,6 +67,21 @@ struct Handler {
     name: [c_char; 127],
     version: u8,
     functions: Functions,
+}
+
+/// numpy's struct `PyArrayObject_fields`. Its layout is part of numpy's binary interface, since functions in numpy's
+/// headers read its fields; `handler` exists since numpy 1.22.
+#[repr(C)]
+struct Array {
+    head: ffi::PyObject,
+    data: *mut c_void,
+    count_of_dimensions: c_int,
+    between: [*mut c_void; 4],
+    flags: c_int,
+    weak_references: *mut c_void,
+    buffer_info: *mut c_void,
+    /// The capsule of the handler that has allocated `data`; null if the array does not own `data`.
+    handler: *mut ffi::PyObject,
 }
 
 /// A handler and the data that it uses, in a box that the handler's capsule owns.
@@ -108,9 +124,17 @@ struct Blocks {
 #[derive(Default)]
 struct State {
     /// Regions by the addresses of their blocks.
-    live: HashMap<usize, hugefork::Region>,
-    kept: Vec<hugefork::Region>,
+    live: HashMap<usize, Live>,
+    kept: Vec<Arc<hugefork::Region>>,
     kept_bytes: usize,
+}
+
+/// The region of a block that numpy uses.
+struct Live {
+    region: Arc<hugefork::Region>,
+    /// The region as an object, if Python has asked for it. It counts as viewed until numpy frees the block. It is not
+    /// kept for later blocks, since snapshots may have it.
+    object: Option<Py<Region>>,
 }
 
 #[derive(Default)]
@@ -184,12 +208,12 @@ impl Blocks {
         self.high.fetch_max(begin.addr() + region.len(), Ordering::Relaxed);
         let place = STEP * (self.next_place.fetch_add(1, Ordering::Relaxed) % PLACES);
         let address = begin.wrapping_add(if place <= region.len() - size { place } else { 0 });
-        self.state().live.insert(address.addr(), region);
+        self.state().live.insert(address.addr(), Live { region, object: None });
         NonNull::new(address.cast())
     }
 
     /// Takes the kept region that fits best, if a block of `len` bytes wastes at most a quarter of that region.
-    fn recycle(&self, len: usize, contents: Contents) -> Option<hugefork::Region> {
+    fn recycle(&self, len: usize, contents: Contents) -> Option<Arc<hugefork::Region>> {
         let region = {
             let mut state = self.state();
             let fits = |region: &hugefork::Region| (len..=len + len / 4).contains(&region.len());
@@ -210,7 +234,7 @@ impl Blocks {
     }
 
     /// Makes a new region. If the pool is full, frees all kept regions first.
-    fn make(&self, len: usize) -> Option<hugefork::Region> {
+    fn make(&self, len: usize) -> Option<Arc<hugefork::Region>> {
         let grain = match self.pool.children() {
             Children::Inherit => CopyGrain::Page,
             _ => CopyGrain::Auto,
@@ -219,7 +243,7 @@ impl Blocks {
         let make = || self.pool.region_with(len, options).and_then(|region| region.populate().map(|()| region)).ok();
         let region = make().or_else(|| (self.give_back() > 0).then(make).flatten())?;
         self.counts.made.fetch_add(1, Ordering::Relaxed);
-        Some(region)
+        Some(Arc::new(region))
     }
 
     /// Frees all kept regions. Returns their size in bytes.
@@ -242,15 +266,36 @@ impl Blocks {
             return !matches!(self.place_of(block), Place::Before);
         }
         let mut state = self.state();
-        let Some(region) = state.live.remove(&block.addr()) else { return false };
-        if state.kept_bytes + region.len() <= self.keep {
+        let Some(Live { region, object }) = state.live.remove(&block.addr()) else { return false };
+        if object.is_none() && state.kept_bytes + region.len() <= self.keep {
             state.kept_bytes += region.len();
             state.kept.push(region);
-        } else {
-            drop(state);
-            drop(region);
+            return true;
+        }
+        drop(state);
+        if let Some(object) = object {
+            object.get().release();
         }
         true
+    }
+
+    /// The region of a block as an object, the same one at each call; `None` if the block is no region. The caller has
+    /// an array with this block.
+    fn object_of(&self, py: Python<'_>, block: *mut c_void) -> PyResult<Option<Py<Region>>> {
+        let region = {
+            let Some(state) = self.state_unless_lost() else { return Ok(None) };
+            match state.live.get(&block.addr()) {
+                None => return Ok(None),
+                Some(Live { object: Some(object), .. }) => return Ok(Some(object.clone_ref(py))),
+                Some(Live { region, object: None }) => Arc::clone(region),
+            }
+        };
+        // This calls Python, so it happens without the lock.
+        let made = Py::new(py, Region::of_numpy(region))?;
+        let Some(mut state) = self.state_unless_lost() else { return Ok(None) };
+        let object = state.live.get_mut(&block.addr()).map(|live| &mut live.object);
+        // Another thread may have made an object meanwhile; then this one is dropped, without the lock.
+        Ok(object.map(|object| object.get_or_insert_with(|| made.clone_ref(py)).clone_ref(py)))
     }
 
     fn place_of(&self, block: *mut c_void) -> Place {
@@ -261,7 +306,7 @@ impl Blocks {
         match state.live.get(&block.addr()) {
             None => Place::Before,
             Some(_) if self.is_in_child() && self.pool.children() == Children::HaveNothing => Place::Lost,
-            Some(region) => Place::Region { len: region.as_ptr().addr() + region.len() - block.addr() },
+            Some(Live { region, .. }) => Place::Region { len: region.as_ptr().addr() + region.len() - block.addr() },
         }
     }
 }
@@ -436,7 +481,7 @@ impl NumpyAllocator {
     fn stats<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>, Failure> {
         let blocks = self.blocks();
         let state = blocks.state();
-        let live: usize = state.live.values().map(hugefork::Region::len).sum();
+        let live: usize = state.live.values().map(|live| live.region.len()).sum();
         let figures = [
             ("live", state.live.len() as u64),
             ("live_bytes", live as u64),
@@ -458,4 +503,33 @@ fn set(py: Python<'_>, capsule: &Py<PyAny>) -> Result<Py<PyAny>, Failure> {
         unsafe { std::mem::transmute(numpy_function(py, SET_HANDLER)?) };
     // SAFETY: the function takes a capsule of a handler and returns a new reference, or null with an exception.
     Ok(unsafe { Bound::from_owned_ptr_or_err(py, set(capsule.as_ptr())) }?.unbind())
+}
+
+/// The region of an array that owns its memory, if that is the block of a [`NumpyAllocator`].
+#[pyfunction]
+pub(crate) fn region_of_numpy(array: &Bound<'_, PyAny>) -> PyResult<Option<Py<Region>>> {
+    let py = array.py();
+    if !array.is_instance(&py.import("numpy")?.getattr("ndarray")?)? {
+        return Err(PyTypeError::new_err("give a numpy.ndarray"));
+    }
+    // SAFETY: the object is an array, and `Array` has the layout of its fields.
+    let (data, capsule) = unsafe {
+        let array = &*array.as_ptr().cast::<Array>();
+        (array.data, array.handler)
+    };
+    // SAFETY: both calls take null or an object; the capsule lives as long as the array.
+    let handler = unsafe {
+        if capsule.is_null() || ffi::PyCapsule_IsValid(capsule, CAPSULE.as_ptr()) == 0 {
+            return Ok(None);
+        }
+        ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr()).cast::<Handler>()
+    };
+    // SAFETY: numpy's capsule with that name points to a handler. One with the function of this file is in an `Owned`.
+    unsafe {
+        let functions = &(*handler).functions;
+        if !ptr::fn_addr_eq(functions.malloc, malloc as unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void) {
+            return Ok(None);
+        }
+        (*functions.context.cast::<Blocks>()).object_of(py, data)
+    }
 }

@@ -38,7 +38,7 @@ mod stats;
 #[pyo3::pymodule(name = "_native", gil_used = false)]
 mod native {
     #[pymodule_export]
-    use super::allocator::NumpyAllocator;
+    use super::allocator::{NumpyAllocator, region_of_numpy};
     #[pymodule_export]
     use super::checksum::crc32_of_file;
     #[pymodule_export]

@@ -1,6 +1,8 @@
 //! Pools: physical memory in blocks.
 
-use hugefork::{Backing, BlockSize, ByteSize, Children, Commit, CoreDump, Fallback, PressureWatch, Swap, ZeroedStock};
+use hugefork::{
+    Backing, BlockSize, BuildError, ByteSize, Children, Commit, CoreDump, Fallback, PressureWatch, Swap, ZeroedStock,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -22,6 +24,15 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, Failure> {
     Ok(text.trim().parse::<ByteSize>()?.0)
 }
 
+/// All memory that the machine or the container has, in whole blocks. The engine reports it when it refuses a pool.
+fn memory_of_machine(block_size: BlockSize) -> Result<usize, BuildError> {
+    match hugefork::Pool::builder().capacity(1 << 48).build() {
+        Err(BuildError::BeyondTheMachine { available, .. }) => Ok(available / block_size.bytes() * block_size.bytes()),
+        Err(error) => Err(error),
+        Ok(pool) => Ok(pool.capacity()),
+    }
+}
+
 #[pymethods]
 impl Pool {
     #[new]
@@ -29,7 +40,7 @@ impl Pool {
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
-        capacity: usize,
+        capacity: Option<usize>,
         name: &str,
         block_size: usize,
         backing: &str,
@@ -46,10 +57,11 @@ impl Pool {
     ) -> Result<Pool, Failure> {
         let regions_of_children = [("inherit", Children::Inherit), ("nothing", Children::HaveNothing)];
         let commits = [("on_demand", Commit::OnDemand), ("upfront", Commit::Upfront)];
+        let block_size = BlockSize::new(block_size)?;
         let mut builder = hugefork::Pool::builder()
             .name(name)
-            .capacity(capacity)
-            .block_size(BlockSize::new(block_size)?)
+            .capacity(capacity.map_or_else(|| memory_of_machine(block_size), Ok)?)
+            .block_size(block_size)
             .backing(backing.parse::<Backing>()?)
             .fallback(if strict { Fallback::Refused } else { Fallback::Allowed })
             .commit(choose("commit", commit, &commits)?)

@@ -44,6 +44,16 @@ impl Region {
         Region { region: Shared::new("region", region), nbytes, address }
     }
 
+    /// A region that is a block of numpy. It has a view, so that nobody closes it, until `release` is called.
+    pub(crate) fn of_numpy(region: Arc<hugefork::Region>) -> Region {
+        let (nbytes, address) = (region.len(), region.as_ptr().addr());
+        Region { region: Shared::viewed("region", region), nbytes, address }
+    }
+
+    pub(crate) fn release(&self) {
+        self.region.release();
+    }
+
     pub(crate) fn get(&self) -> Result<Arc<hugefork::Region>, Failure> {
         self.region.get()
     }

@@ -33,6 +33,11 @@ impl<T: Send + Sync> Shared<T> {
         Shared { state: Mutex::new(Exported { value: Some(Arc::new(value)), exports: 0 }), noun }
     }
 
+    /// A value with one view, for which the caller calls [`Shared::release`].
+    pub(crate) fn viewed(noun: &'static str, value: Arc<T>) -> Shared<T> {
+        Shared { state: Mutex::new(Exported { value: Some(value), exports: 1 }), noun }
+    }
+
     fn state(&self) -> MutexGuard<'_, Exported<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,7 +112,7 @@ impl<T: Send + Sync> Shared<T> {
         Ok(())
     }
 
-    /// Called when a view of [`Shared::export`] is released.
+    /// Called when a view of [`Shared::export`] or [`Shared::viewed`] is released.
     pub(crate) fn release(&self) {
         self.state().exports -= 1;
     }

@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 import hugefork as hf
 
@@ -293,3 +294,157 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     if not done.stdout.startswith("None\n"):
         pytest.skip(f"single pages cannot be copied: {done.stdout}")
     assert (done.stdout, done.stderr) == ("None\n0\n", "")
+
+
+class Model:
+    """A model as that of a library that does not know hugefork."""
+
+    def __init__(self):
+        self.weights, self.table = np.ones((1000, 1000)), np.arange(1 << 20, dtype="f4")
+        self.bias = np.zeros(10)
+        self.view = self.table[::2]
+
+    def fit(self):
+        self.weights *= 2
+        self.table[5:] += 1
+        self.bias += 1
+
+
+def test_a_model_is_snapshotted_and_reset(tmp_path):
+    pool = hf.Pool("256 MiB", block_size="4 KiB")
+    with hf.numpy_allocator(pool, least=1) as allocator:
+        model = Model()
+    before = {name: array.copy() for name, array in vars(model).items()}
+    with hf.snapshot(vars(model)) as s:
+        model.fit()
+        after = {name: array.copy() for name, array in vars(model).items()}
+        for name, array in before.items():
+            assert np.array_equal(s[name], array) and not np.array_equal(vars(model)[name], array)
+        branch = hf.fork(model.weights)
+        branch[:] = 0
+        child = hf.in_child(lambda: (model.weights.sum(), model.bias.sum(), branch.sum()), s)
+        assert child.result() == (1_000_000, 0, 0)
+        save = hf.checkpoint.save(tmp_path, {"weights": model.weights, "table": model.table})
+        s.reset()
+        for name, array in before.items():
+            assert np.array_equal(vars(model)[name], array)
+        save.result()
+        assert np.array_equal(hf.checkpoint.load(tmp_path)["table"], after["table"])
+    assert handler(model.weights) == "hugefork" and allocator.stats().live == 3
+    del model, branch, save, s, array
+    gc.collect()
+    assert allocator.stats().live == 0 and allocator.trim() < 1 << 20
+    assert pool.stats().regions == 0 and pool.stats().blocks_free == pool.stats().blocks
+
+
+def test_an_error_names_the_arrays_of_a_model_that_lie_in_no_pool(allocator):
+    with allocator:
+        model = Model()
+    with pytest.raises(ValueError, match="^array 'bias' of 80 bytes lies in no pool: make it .* `least` bytes"):
+        hf.snapshot(vars(model))
+    with pytest.raises(ValueError, match="^array 1 of 80 bytes, array 2 of 24 bytes lie in no pool"):
+        hf.snapshot(model.weights, model.bias, np.zeros(3))
+    with hf.snapshot(model.weights, model.view) as s:
+        assert len(s) == 2
+    del model, s
+
+
+def test_memory_that_a_snapshot_has_is_not_recycled(allocator):
+    with allocator:
+        a = np.ones(BIG, "u1")
+        s = hf.snapshot(a, a[5:])
+        old = s[a]
+        region = hf.region_of(a)
+        assert region is hf.region_of(a[::3]) is hf.region_of(np.asarray(memoryview(a)))
+        with pytest.raises(BufferError, match="1 live view"):
+            region.close()
+        place = a.__array_interface__["data"][0]
+        a[:] = 2
+        del a
+        made = [np.full(BIG, 3, "u1") for _ in range(3)]
+        assert place not in [each.__array_interface__["data"][0] for each in made]
+        s.reset()
+        assert all((each == 3).all() for each in made) and (old == 1).all()
+        with pytest.raises(KeyError):
+            s[made[0]]
+        del old
+        region.close()
+        del s, region
+        # The block is that of another array after it has moved.
+        b = np.zeros(BIG, "u1")
+        s = hf.snapshot(b)
+        b.resize(3 * BIG, refcheck=False)
+        with pytest.raises(KeyError):
+            s[b]
+        b[:] = 4
+        assert (hf.snapshot(b)[b] == 4).all()
+    del b, made, s
+
+
+def test_threads_find_the_same_region(allocator):
+    with allocator:
+        arrays = [np.ones(BIG, "u1") for _ in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        for _ in range(5):
+            found = list(threads.map(hf.region_of, arrays * 8))
+            assert len({id(each) for each in found}) == len(arrays)
+    del arrays, found
+
+
+@given(st.lists(st.tuples(st.sampled_from("make write snapshot reset drop read fork".split()), st.integers(0, 5)), max_size=30))
+@settings(max_examples=15, deadline=None)
+def test_snapshots_of_numpys_arrays_are_as_a_model_has_them(steps):
+    """The model are copies, whose memory the allocator recycles."""
+    pool = hf.Pool("128 MiB", block_size="64 KiB")
+    arrays, cuts = [], []
+    with hf.numpy_allocator(pool, keep="1 MiB"):
+        for nth, (step, which) in enumerate(steps):
+            if step == "make" or not arrays:
+                made = np.full(100_000 + which, nth, "u4")
+                arrays.append((made, made.copy()))
+            array, model = arrays[which % len(arrays)]
+            if step == "write":
+                array[which::1000] = nth
+                model[which::1000] = nth
+            elif step == "snapshot":
+                members = [(each, model, model.copy()) for each, model in arrays]
+                cuts.append((hf.snapshot(*(each for each, _ in arrays)), members))
+            elif step == "reset" and cuts:
+                s, members = cuts[which % len(cuts)]
+                s.reset()
+                for _, model, old in members:
+                    model[:] = old
+            elif step == "drop":
+                del arrays[which % len(arrays)]
+                del cuts[: which // 3]
+            elif step == "read" and cuts:
+                s, members = cuts[which % len(cuts)]
+                for each, _, old in members:
+                    assert np.array_equal(s[each], old)
+            elif step == "fork":
+                arrays[which % len(arrays)] = hf.fork(array), model.copy()
+            for each, model in arrays:
+                assert np.array_equal(each, model)
+    for s, members in cuts:
+        assert all(np.array_equal(s[each], old) for each, _, old in members)
+
+
+def test_a_child_cannot_snapshot_them(run):
+    done = run("""
+import os
+with hf.numpy_allocator(hf.Pool("64 MiB")):
+    a, b = np.ones(1 << 20), np.ones(1 << 20)
+s = hf.snapshot(a)
+a[:] = 2
+if (child := os.fork()) == 0:
+    assert a.sum() == 2 << 20
+    for array in (a, b):
+        try:
+            hf.snapshot(array)
+        except hf.ForkedChildError:
+            array[:] = 3
+    del array, a
+    os._exit(int(b.sum() / (1 << 20)))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3 and (s[a] == 1).all() and a.sum() == 2 << 20
+""")
+    assert done.returncode == 0, done.stderr

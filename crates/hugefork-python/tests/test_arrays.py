@@ -52,6 +52,114 @@ def test_an_array_is_made_of_values(pool):
     del full
 
 
+SOURCES = {
+    "list": [[1, 2], [3, 4]],
+    "scalar": np.float32(3),
+    "C": np.arange(24, dtype="i2").reshape(2, 3, 4),
+    "F": np.asfortranarray(np.arange(24, dtype="i2").reshape(2, 3, 4)),
+    "permuted": np.arange(24).reshape(2, 3, 4).transpose(1, 2, 0),
+    "gaps": np.arange(48.0).reshape(4, 12)[::2, 1::3],
+    "backward": np.arange(48.0).reshape(4, 12)[::-1, ::-2],
+    "broadcast": np.broadcast_to(np.arange(3), (2, 3)),
+    "empty": np.empty((2, 0, 3), order="F"),
+    "fields": np.zeros(3, [("x", "i4"), ("y", "f8")]),
+}
+
+
+@pytest.mark.parametrize("where", ["pool", "default"])
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_what_numpy_makes_is_made_alike(pool, where, source):
+    of = pool if where == "pool" else hf
+    one = 7 if np.asarray(source).dtype.names else 1.5
+    for name, *arguments in [
+        ("array", source),
+        ("array", source, "f4"),
+        ("empty_like", source),
+        ("zeros_like", source),
+        ("ones_like", source),
+        ("full_like", source, one),
+        ("zeros", np.shape(source)),
+        ("ones", np.shape(source), "c8", "F"),
+        ("full", np.shape(source), 7),
+        ("full", np.shape(source), 2.5, "u1", "F"),
+    ]:
+        orders = "CFAK" if "_like" in name else "CFK" if name == "array" else "" if len(arguments) > 2 else "CF"
+        for options in [{}, *({"order": order} for order in orders)]:
+            if arguments[1:] == ["f4"] and one == 7:
+                continue  # numpy converts no fields to a number.
+            made, expected = getattr(of, name)(*arguments, **options), getattr(np, name)(*arguments, **options)
+            assert (made.shape, made.dtype, type(made)) == (expected.shape, expected.dtype, np.ndarray), name
+            assert made.strides == expected.strides or not made.size, (name, options)
+            assert name == "empty_like" or np.array_equal(made, expected), name
+            assert hf.region_of(made).pool_name() == ("test" if where == "pool" else "default")
+
+
+def test_another_shape_and_type_than_the_prototype(pool):
+    source = np.asfortranarray(np.ones((3, 4)))
+    for shape in (5, (2, 6), (2, 2, 2)):
+        for order in "CFAK":
+            made = pool.full_like(source, 3, "i2", order, shape=shape, copy_grain="page")
+            expected = np.full_like(source, 3, "i2", order, shape=shape)
+            assert made.strides == expected.strides and np.array_equal(made, expected) and made.dtype == "i2"
+
+
+def test_a_full_pool_is_an_error_of_each_call_that_writes(pool):
+    with pytest.raises(OverflowError):
+        pool.full(3, 300, "u1")
+    full = pool.empty(64 << 20, "u1", reserve=True)
+    for call in (lambda: pool.ones(9), lambda: pool.full(9, 1), lambda: pool.ones_like([1]), lambda: pool.full_like([1], 2)):
+        with pytest.raises(hf.PoolFullError):
+            call()
+    del full
+
+
+def test_a_pool_has_the_memory_of_the_machine_by_default(run):
+    with open("/proc/meminfo", encoding="ascii") as file:
+        machine = 1024 * sum(int(line.split()[1]) for line in file if line.startswith(("MemTotal", "SwapTotal")))
+    for block_size in ("2 MiB", "64 KiB"):
+        pool = hf.Pool(block_size=block_size)
+        assert 0 < pool.capacity <= machine and pool.capacity % pool.block_size == 0
+        assert pool.stats().metadata_bytes < pool.capacity // 2000
+    with pytest.raises(hf.BeyondTheMachineError):
+        hf.Pool(2 * machine // (2 << 20) * (2 << 20))
+
+
+def test_the_default_pool_is_made_at_its_first_use_by_any_thread(run):
+    done = run("""
+import threading
+assert "_native" not in vars(hf.default_pool)
+begin = threading.Barrier(8)
+arrays = []
+def work():
+    begin.wait()
+    arrays.append(hf.ones(1000))
+threads = [threading.Thread(target=work) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert len(arrays) == 8 and all(array.sum() == 1000 for array in arrays)
+with hf.snapshot(*arrays) as s:
+    arrays[3][:] = 5
+    hf.reset(*arrays, s)
+assert hf.default_pool.stats().regions == 8 and hf.default_pool.name == "default", hf.default_pool
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_child_has_arrays_of_the_default_pool_and_makes_none(run):
+    done = run("""
+import os
+a = hf.full(3, 7)
+if (child := os.fork()) == 0:
+    a += 1
+    try:
+        hf.zeros(3)
+    except hf.ForkedChildError:
+        os._exit(int(a.sum()))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 24 and a.sum() == 21
+""")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("shape", [-1, (3, -2), (1 << 62, 4), 1 << 70, 64 << 20])
 def test_shapes_that_cannot_be_are_refused(pool, shape):
     with pytest.raises(ValueError, match="negative length|memory can have|larger than pool"):

@@ -391,6 +391,7 @@ def test_a_full_disk_preserves_the_previous_checkpoint(pool, tmp_path):
         with pytest.raises(OSError) as error:
             failing.result()
         assert error.value.errno == errno.ENOSPC and "failed" in repr(failing)
+        assert f"No space left on device (os error 28): '{tmp_path}/data/big.2.npy'" in str(error.value)
         assert sorted(os.listdir(tmp_path / "data")) == files
         check(tmp_path, {"small": small})
         again = checkpoint.save(tmp_path, {"small": big[:100]}, since=failing)
@@ -442,7 +443,7 @@ def test_copies_ahead_take_nothing_from_the_checkpoint(pool, tmp_path):
 def test_a_full_pool_is_an_error_and_no_crash(pool, tmp_path):
     w = pool.array(np.ones(40 << 20, "u1"), copy_grain="block")
     with hf.snapshot(w) as s:
-        save = checkpoint.Save(tmp_path / "x", {"w": w}, None, None, False, None)
+        save = checkpoint.Save(tmp_path / "x", {"w": w}, None, None, False, None, None)
         w[:] = 2
         if not s.is_revoked:
             pytest.fail("the pool was to be full")
@@ -477,6 +478,69 @@ while True:
     assert found["turn"] >= 2 and (found["w"] == found["turn"]).all()
     checkpoint.save(tmp_path, {"w": pool.zeros(3)}).result()
     assert len(list((tmp_path / "data").iterdir())) == 1, "what the killed save has left is gone"
+
+
+def test_a_save_goes_on_since_a_checkpoint_of_an_earlier_process(pool, tmp_path):
+    program = """
+import sys, numpy as np, hugefork as hf
+a = hf.array(np.arange(1 << 20, dtype="i8").reshape(64, -1))
+f, small, gone = hf.ones((1000, 1000), order="F"), hf.zeros(3), hf.zeros(9)
+hf.checkpoint.save(sys.argv[1], {"a": a, "f": f, "small": small, "gone": gone, "type": gone}).result()
+"""
+    subprocess.run([sys.executable, "-c", program, tmp_path / "1"], check=True)
+    arrays = checkpoint.load(tmp_path / "1", pool=pool)
+    a, f = arrays["a"], arrays["f"]
+    before = sum(file.stat().st_size for file in (tmp_path / "1/data").iterdir())
+    del arrays["gone"]
+    arrays["type"] = pool.ones(9, "f4")
+    a[3, 5:700] = -1
+    a[-1, -1] = 7
+    f[999, 999] = -0.0
+    arrays["small"][1] = 4
+    told = []
+    for since, to, changed in [("1", "2", 4), ("2", "2", 0), ("2", "3", 0)]:
+        expected = {name: array.copy(order="K") for name, array in arrays.items()}
+        save = checkpoint.save(tmp_path / to, arrays, since=str(tmp_path / since), progress=lambda *done: told.append(done))
+        a[0] += 1
+        save.result()
+        check(tmp_path / to, expected)
+        assert save.written == save.total < 100_000 < before and told[-1] == (save.written, save.total)
+        a[0] -= 1
+    for name, array in checkpoint.load(tmp_path / "2").items():
+        assert array.flags.f_contiguous == arrays[name].flags.f_contiguous
+    shutil.rmtree(tmp_path / "1")
+    check(tmp_path / "2", expected)
+
+
+def test_a_save_since_a_damaged_file_writes_all(pool, tmp_path):
+    a = pool.ones(1 << 20)
+    checkpoint.save(tmp_path / "1", {"a": a}).result()
+    os.truncate(tmp_path / "1/data/a.1.npy", 1000)
+    save = checkpoint.save(tmp_path / "2", {"a": a}, since=tmp_path / "1")
+    save.result()
+    assert save.written == a.nbytes
+    check(tmp_path / "2", {"a": a})
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
+        checkpoint.save(tmp_path / "2", {"a": a}, since=tmp_path / "none")
+    with pytest.raises(TypeError, match="or the directory of a checkpoint"):
+        checkpoint.save(tmp_path / "2", {"a": a}, since=5)
+
+
+def test_progress_counts_to_the_end_and_may_end_the_save(pool, tmp_path):
+    arrays = {"a": pool.ones(4 << 20, "u1"), "b": np.ones(1000)}
+    told = []
+    save = checkpoint.save(tmp_path, arrays, at_most="100 MiB", progress=lambda done, total: told.append((done, total)))
+    save.result()
+    whole = (4 << 20) + 8000
+    assert len(told) > 3 and told == sorted(told) and told[-1] == (whole, whole) and {total for _, total in told} == {whole}
+
+    def stop(done, total):
+        raise ZeroDivisionError
+
+    arrays["a"][:] = 2
+    with pytest.raises(ZeroDivisionError):
+        checkpoint.save(tmp_path, arrays, progress=stop).result()
+    check(tmp_path, {"a": np.ones(4 << 20, "u1"), "b": np.ones(1000)})
 
 
 def all_files(path):
@@ -561,7 +625,7 @@ def test_saves_to_one_directory_come_one_after_the_other(pool, tmp_path):
 
 
 def test_only_a_save_is_taken_for_the_one_before(pool, tmp_path):
-    for since in ("last", 7, tmp_path):
+    for since in (b"last", 7, {"a": 1}):
         with pytest.raises(TypeError, match="give what an earlier save returned"):
             checkpoint.save(tmp_path, {"a": pool.zeros(1)}, since=since)
 

@@ -36,7 +36,7 @@ def test_every_example_is_run():
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
-@pytest.mark.parametrize("code", [code.split("```")[0] for code in README.split("```python\n")[1:]], ids=["first", "child"])
+@pytest.mark.parametrize("code", [code.split("```")[0] for code in README.split("```python\n")[1:]], ids=["first", "more", "child"])
 def test_an_example_of_the_readme_runs(code, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -195,8 +195,8 @@ def test_senseless_arguments_are_refused(pool):
     for keep in ([], [(0, 5)], [(-1, 5)], [(2, 1)], [(math.nan, 5)], [(1, math.nan)], [(math.inf, math.inf)]):
         with pytest.raises(ValueError, match="give|pair"):
             hf.history(a, keep=keep)
-    for keep in (5, None, [5], [("a", "b")], [(1,)], [(1, 2, 3)], "text"):
-        with pytest.raises(TypeError, match="give pairs of seconds"):
+    for keep in (2.5, None, [5], [("a", "b")], [(1,)], [(1, 2, 3)], "text"):
+        with pytest.raises(TypeError, match="give a number of snapshots, or pairs of seconds"):
             hf.history(a, keep=keep)
     with pytest.raises(TypeError, match="at least one array"):
         hf.history()
@@ -390,3 +390,36 @@ def test_a_history_keeps_its_memory_until_it_is_closed(pool):
     history.close()
     gc.collect()
     assert pool.stats().regions == 0
+
+
+@given(most=st.integers(1, 5), steps=st.lists(st.integers(0, 3), max_size=12))
+@settings(max_examples=20, deadline=None)
+def test_a_number_of_snapshots_is_that_of_a_list(most, steps):
+    """A model in numpy: a list of copies, the newest of which are kept."""
+    a = hf.zeros(1000, copy_grain="page")
+    model, time = [], 0
+    with hf.history({"a": a}, keep=most) as history:
+        for step in steps:
+            time += step
+            a[time] = time
+            history.take(time)
+            model = [*model, (time, a.copy())][-most:]
+            assert history.times() == [time for time, _ in model] and len(history) == len(model)
+            for number in range(-len(model), len(model)):
+                assert np.array_equal(history[number]["a"], model[number][1])
+        for number in (len(model), -len(model) - 1):
+            with pytest.raises(IndexError):
+                history[number]
+        if model:
+            history[0].reset()
+            assert np.array_equal(a, model[0][1]) and len(history) == len(model)
+            history.reset(model[-1][0], drop_later=True)
+            assert np.array_equal(a, model[-1][1])
+    with pytest.raises(hf.ClosedError):
+        history[0]
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_a_history_of_no_snapshots_is_refused(pool, keep):
+    with pytest.raises(ValueError, match=f"keep={keep}: give the number of snapshots"):
+        hf.history(pool.zeros(3), keep=keep)

@@ -393,3 +393,30 @@ def test_long_calls_let_other_threads_run(pool, call):
     del big
     gc.collect()
     assert let_run
+
+def test_arrays_have_names(pool):
+    a, b = pool.zeros((3, 4)), pool.ones(1000, "i4")
+    with hf.snapshot({"a": a, "b": b[10:20]}) as s:
+        a += 1
+        b += 1
+        assert (s["a"] == 0).all() and s["a"].shape == (3, 4) and (s["b"] == np.ones(10, "i4")).all()
+        assert "a" in s and "c" not in s and b in s and len(s) == 2
+        assert [each.tolist() for each in s] == [s["a"].tolist(), s["b"].tolist()] and (s[b] == 1).all()
+        with pytest.raises(KeyError, match="no array of the snapshot has the name 'c': give names"):
+            s["c"]
+    for arrays in ({}, []):
+        with pytest.raises(TypeError, match="snapshot\\(\\) needs at least one array"):
+            hf.snapshot(*[arrays] if arrays == {} else arrays)
+
+
+def test_a_snapshot_resets_its_arrays(pool):
+    a, b, c = pool.zeros((3, 4)), pool.ones(1000, "i4"), pool.ones(3)
+    s = hf.snapshot(a, b[10:20], b)
+    for value in (5, 6):
+        a[:], b[:], c[:] = value, value, value
+        s.reset()
+        assert (a == 0).all() and (b == 1).all() and (c == value).all()
+    with s:
+        pass
+    with pytest.raises(hf.ClosedError):
+        s.reset()

@@ -1,5 +1,8 @@
 //! Runs the examples; each checks itself.
 
+#[path = "../examples/backtrack_by_reset.rs"]
+#[allow(dead_code)] // It solves larger formulas.
+mod backtrack_by_reset;
 #[path = "../examples/branch_and_rewind.rs"]
 mod branch_and_rewind;
 #[path = "../examples/child_reads_snapshot.rs"]
@@ -19,6 +22,9 @@ mod offsets;
 #[path = "../examples/reset_cost.rs"]
 #[allow(dead_code)] // It asks for a size.
 mod reset_cost;
+#[path = "../examples/resp_server/main.rs"]
+#[allow(dead_code)] // It asks for a port.
+mod resp_server;
 #[path = "../examples/save_while_writing.rs"]
 #[allow(dead_code)] // It asks for the name of a file.
 mod save_while_writing;
@@ -49,6 +55,37 @@ fn a_child_saves_a_cache_at_one_moment_while_a_thread_writes() {
     let file = std::env::temp_dir().join(format!("hugefork-cache-{}", std::process::id()));
     string_cache::run(3_000, 3, &file).unwrap();
     std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_server_of_strings_answers_clients_and_saves_while_they_write() {
+    use resp_server::measure::{Client, check, key, value};
+    let file = std::env::temp_dir().join(format!("hugefork-strings-{}", std::process::id()));
+    let server = resp_server::Server::new(64 << 20, &file).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || server.listen(&listener));
+    let mut client = Client::new(port).unwrap();
+    client.fill(3_000).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| Client::new(port).unwrap().fill(3_000).unwrap());
+        client.save().unwrap();
+    });
+    check(&file, 3_000).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(client.call(&[b"get", &key(7)]).unwrap(), value(7));
+    assert_eq!(client.call(&[b"DEL", &key(7), b"none"]).unwrap(), b":1");
+    assert_eq!(client.call(&[b"GET", &key(7)]).unwrap(), b"$-1");
+    assert_eq!(client.call(&[b"PING"]).unwrap(), b"+PONG");
+    assert_eq!(client.call(&[b"SET", b"no value"]).unwrap(), b"-ERR unknown command");
+}
+
+#[test]
+fn a_solver_that_resets_finds_the_same_as_solvers_that_clone_and_undo() {
+    for hard in [55, 60] {
+        let tried = backtrack_by_reset::run(hard, 10 * (hard - 55)).unwrap();
+        assert!(tried.dead_ends > 20, "{tried:?}");
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ class AllocatorStats:
     live: int
     """Living arrays with memory of the pool."""
     live_bytes: int
+    """Bytes of the pool that they take."""
     kept_bytes: int
     """Bytes that are kept for later arrays."""
     recycled: int
@@ -43,9 +44,14 @@ class numpy_allocator:
     `keep`. A pool is mapped twice: Rss counts its memory twice, Pss once.
 
     The memory is writable at once, so files and sockets can be read into it. If the pool has too little memory,
-    arrays get ordinary memory. Arrays remain valid after the block. They are not arrays of `Pool.empty`: they cannot
-    be snapshotted. A child of ``os.fork()`` has them if the pool's `children` inherit, and takes ordinary memory for
-    new ones.
+    arrays get ordinary memory. Arrays remain valid after the block. A child of ``os.fork()`` has them if the pool's
+    `children` inherit, and takes ordinary memory for new ones.
+
+    All functions take these arrays as those of a pool, so a model of any library whose arrays are numpy's can be
+    snapshotted and reset. Arrays smaller than `least` lie in no pool, and an error names them. For a whole model, take
+    ``hf.Pool(block_size="4 KiB")`` and ``least=1``: each array takes a block. A reset changes the arrays of the snapshot:
+    if the library has replaced an attribute by a new array since, put the old one back. The memory of an array that was
+    ever snapshotted is not kept when the array is freed.
 
     numpy keeps the allocator in the context (`contextvars`): the block applies to its own thread, and to asyncio
     tasks that it starts. Other threads, also those started inside, use their own allocator, which is the default at
@@ -73,6 +79,11 @@ class numpy_allocator:
     ...     b = (a * 2 + 1) / 3
     >>> float(b.sum()), allocator.stats().live
     (4194304.0, 2)
+    >>> with hf.snapshot({"a": a, "b": b}) as s:
+    ...     a[:], b[:] = 5, 5
+    ...     s.reset()
+    >>> float(b.sum())
+    4194304.0
     """
 
     def __init__(self, pool: Pool, *, least: Size | None = None, keep: Size | None = None) -> None:

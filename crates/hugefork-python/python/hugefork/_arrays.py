@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from . import _fork, _native
 
 Array = np.ndarray[Any, np.dtype[Any]]
+A = TypeVar("A", bound=Array)
+
+
+IN_POOL = (
+    "make it with hugefork.zeros or hugefork.array, or those of a pool, or while a hugefork.numpy_allocator is active, "
+    "which leaves out arrays with less than `least` bytes"
+)
 
 
 class Place(NamedTuple):
@@ -43,10 +50,11 @@ def bytes_of(holder: _native.Region | _native.RegionSnapshot | _native.Imported)
 def holder_of(array: Any) -> _native.Region | _native.RegionSnapshot | None:
     """The region or snapshot that `array` is a view of; None for other arrays."""
     at = array
-    while isinstance(at, np.ndarray):
-        at = at.base
-    if isinstance(at, memoryview):
-        at = at.obj
+    while isinstance(at, (np.ndarray, memoryview)):
+        if isinstance(at, memoryview):
+            at = at.obj
+        else:
+            at = _native.region_of_numpy(at) if at.base is None else at.base
     return at if isinstance(at, (_native.Region, _native.RegionSnapshot)) else None
 
 
@@ -59,7 +67,7 @@ def place_of(array: Any) -> Place:
         raise TypeError(f"{type(array).__name__} is not a numpy array: give arrays of a pool, or views of them")
     holder = holder_of(array)
     if holder is None:
-        raise ValueError("this array lies in no pool: make it with pool.empty, pool.zeros or pool.array")
+        raise ValueError(f"this array of {array.nbytes} bytes lies in no pool: {IN_POOL}")
     offset = int(array.__array_interface__["data"][0]) - holder.address
     low, high = offset, offset
     if array.size:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import bisect
 import math
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn, cast
 
 from . import _native
-from ._arrays import Array, region_place
+from ._arrays import Array
 from ._errors import ClosedError
-from ._snapshot import Snapshot, cut_of
+from ._snapshot import Snapshot, places_of, snapshot_of
 
 __all__ = ["History", "history"]
 
@@ -36,20 +37,29 @@ class History:
     """Snapshots of arrays by age: many from the last seconds, fewer from the last hour. Made by `history`.
 
     It keeps the newest snapshot, and the older ones that its rules select. Iteration gives pairs ``(time,
-    snapshot)``, oldest first. A snapshot taken from it remains valid after the history has dropped it, and holds its
-    memory until then; but `Snapshot.close` closes it in the history, too.
+    snapshot)``, oldest first; ``h[0]`` is the oldest snapshot, and ``h[-1]`` the newest. A snapshot taken from it
+    remains valid after the history has dropped it, and holds its memory until then; but `Snapshot.close` closes it in
+    the history, too.
 
     A snapshot with a revoked part (the pool was full) is no longer listed: make the pool larger. Several threads may
     use a history concurrently; a signal handler must not.
     """
 
     def __init__(
-        self, arrays: tuple[Array, ...], keep: Iterable[tuple[float, float]], reserve: bool, clock: Callable[[], float]
+        self,
+        arrays: tuple[Array | Mapping[str, Array], ...],
+        keep: int | Iterable[tuple[float, float]],
+        reserve: bool,
+        clock: Callable[[], float],
     ) -> None:
-        self._rules = _checked_rules(keep)
+        self._most = keep if isinstance(keep, int) else sys.maxsize
+        """Maximum number of snapshots."""
+        if self._most < 1:
+            raise ValueError(f"keep={keep}: give the number of snapshots, 1 or more")
+        self._rules = [] if isinstance(keep, int) else _checked_rules(keep)
         # Stores no arrays: they would prevent their regions from being closed.
-        self._places = [region_place(array)[1] for array in arrays]
-        self._regions = [region_place(array)[0] for array in arrays]
+        self._places = places_of(arrays, "history")
+        self._regions = [cast(_native.Region, place.holder) for place in self._places.values()]
         self._reserve = reserve
         self._clock = clock
         self._given: float | None = None
@@ -85,14 +95,13 @@ class History:
                 raise ValueError(f"time {at} is not a time: give seconds")
             if kept and at < kept[-1].time:
                 raise ValueError(f"time {at} is before that of the newest snapshot, {kept[-1].time}: give times in their order")
-            parts = cut_of(self._regions, self._reserve)
-            made = Snapshot({id(region): (region, part) for region, part in parts.items()}, self._places)
+            made = snapshot_of(self._regions, self._places, self._reserve)
             steps = self._steps_of(at)
             # Each rule keeps the first snapshot of each of its steps.
             before = self._steps
             spans = [span for nth, (_, span) in enumerate(self._rules) if before is None or steps[nth] != before[nth]]
-            newest = _Kept(at, at + max(spans, default=-math.inf), made)
-            self._kept = (*(each for each in kept if each.until >= at), newest)
+            newest = _Kept(at, at + max(spans, default=-math.inf if self._rules else math.inf), made)
+            self._kept = (*(each for each in kept if each.until >= at), newest)[-self._most :]
             self._steps, self._given = steps, now
             return _again(made)
 
@@ -160,6 +169,10 @@ class History:
         """Iterates over the snapshots of the moment of the call."""
         return iter([(each.time, _again(each.snapshot)) for each in self._open()])
 
+    def __getitem__(self, number: int) -> Snapshot:
+        """A snapshot by its number, from the oldest on, or from the newest back if negative. Raises IndexError."""
+        return _again(self._open()[number].snapshot)
+
     def __len__(self) -> int:
         """The number of snapshots."""
         return len(self._open())
@@ -174,7 +187,7 @@ class History:
         nothing."""
         with self._changes:
             self._kept = None
-            self._places, self._regions = [], []
+            self._places, self._regions = {}, []
 
     def __enter__(self) -> History:
         return self
@@ -245,7 +258,7 @@ def _checked_rules(keep: Any) -> list[tuple[float, float]]:
     try:
         rules = [(float(every), float(span)) for every, span in keep]
     except (TypeError, ValueError):
-        raise TypeError(f"keep={keep!r}: give pairs of seconds such as [(0.1, 10), (1, 60)]") from None
+        raise TypeError(f"keep={keep!r}: give a number of snapshots, or pairs of seconds such as [(0.1, 10), (1, 60)]") from None
     for every, span in rules:
         if not (0 < every < math.inf and every <= span):
             raise ValueError(f"keep has ({every}, {span}): give a step of more than 0 seconds, and a span of a step or more")
@@ -255,8 +268,8 @@ def _checked_rules(keep: Any) -> list[tuple[float, float]]:
 
 
 def history(
-    *arrays: Array,
-    keep: Iterable[tuple[float, float]] = _KEEP,
+    *arrays: Array | Mapping[str, Array],
+    keep: int | Iterable[tuple[float, float]] = _KEEP,
     reserve: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> History:
@@ -266,13 +279,13 @@ def history(
     Parameters
     ----------
     arrays
-        Arrays of pools, or views of them. Each snapshot is one consistent cut over all. The history keeps their memory
-        until it is closed.
+        As those of `snapshot`. Each snapshot is one consistent cut over all. The history keeps their memory until it is
+        closed.
     keep
-        Pairs of seconds ``(every, span)``: one snapshot of each `every`, for `span`. The steps begin at whole multiples of
-        `every`, and the first snapshot in a step is kept. A snapshot is kept if any pair keeps it, and so is the
-        newest. `span` may be ``math.inf``. The default: one per 0.1 s for 10 s, per second for a minute, per minute
-        for an hour; so up to 224.
+        The number of snapshots: it keeps the newest ones. Or pairs of seconds ``(every, span)``: one snapshot of each
+        `every`, for `span`. The steps begin at whole multiples of `every`, and the first snapshot in a step is kept. A
+        snapshot is kept if any pair keeps it, and so is the newest. `span` may be ``math.inf``. The default: one per
+        0.1 s for 10 s, per second for a minute, per minute for an hour; so up to 224.
     reserve
         As that of `snapshot`: no part of a snapshot is revoked, and a write that needs a copy fails when the pool is
         full.
@@ -283,7 +296,7 @@ def history(
     Raises
     ------
     TypeError, ValueError
-        An argument is not an array of a pool, or `keep` is not a list of pairs of seconds.
+        An argument is not an array of a pool, or `keep` is neither a number nor a list of pairs of seconds.
 
     Notes
     -----
@@ -309,6 +322,4 @@ def history(
     array([56., 56., 56.])
     (30, array([30., 30., 30.]))
     """
-    if not arrays:
-        raise TypeError("history() needs at least one array")
     return History(arrays, keep, reserve, clock)

@@ -111,6 +111,6 @@ def share(snapshot: Snapshot, *, copy: bool = False) -> Shared:
     exports = [_native.Export(part, copy) for _, part in parts.values()]
     layouts = [
         (numbers[id(place.holder)], place.offset, place.shape, place.strides, place.dtype)
-        for place in snapshot._places
+        for place in snapshot._places.values()
     ]
     return Shared(exports, layouts)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NoReturn, overload
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, NoReturn, cast, overload
 
 import numpy as np
 
 from . import _native
-from ._arrays import Array, Place, place_of, region_place
+from ._arrays import IN_POOL, A, Array, Place, holder_of, place_of, region_place
 from ._errors import ClosedError
 from ._pool import CopyGrain, Size, in_words, parse_size
 
 __all__ = ["Snapshot", "fork", "snapshot"]
 
 
+Parts = dict[int, tuple[_native.Region, _native.RegionSnapshot]]
+"""Regions and their snapshots, by the `id` of the region."""
+
+
 class Snapshot:
     """The contents of arrays at one moment, taken by `snapshot`.
 
     ``s[a]`` is a read-only array with the shape and type of `a` and its values at that moment; it costs nothing until
-    it is read. ``s[view]`` works for any other view of the same memory. ``list(s)`` returns the arrays in the order
-    in which they were given.
+    it is read. ``s[view]`` works for any other view of the same memory, and ``s["a"]`` for an array that was given by
+    this name. ``list(s)`` returns the arrays in the order in which they were given.
 
     Leaving a ``with`` block closes the handle. Arrays taken from the snapshot remain valid, for example for a thread
     that still writes them to a file; the memory is freed when the last of them is gone.
@@ -29,11 +33,12 @@ class Snapshot:
     without the second; `Operations` prevent that.
     """
 
-    def __init__(self, parts: dict[int, tuple[_native.Region, _native.RegionSnapshot]], places: list[Place]) -> None:
-        self._parts: dict[int, tuple[_native.Region, _native.RegionSnapshot]] | None = parts
+    def __init__(self, parts: Parts, places: dict[Hashable, Place]) -> None:
+        self._parts: Parts | None = parts
         self._places = places
+        """By their numbers, or by the names that were given."""
 
-    def _open(self) -> dict[int, tuple[_native.Region, _native.RegionSnapshot]]:
+    def _open(self) -> Parts:
         if self._parts is None:
             raise ClosedError("this snapshot is closed: take its arrays before the `with` block ends")
         return self._parts
@@ -44,14 +49,23 @@ class Snapshot:
             raise KeyError("this array is not in the snapshot: name it when the snapshot is taken")
         return found[1]
 
-    def __getitem__(self, array: Array) -> Array:
+    @overload
+    def __getitem__(self, array: A) -> A: ...
+    @overload
+    def __getitem__(self, array: str) -> Array: ...
+    def __getitem__(self, array: Array | str) -> Array:
         """The array at the moment of the snapshot. Raises KeyError if it is not in the snapshot, and RevokedError if
         a part of it was revoked before its first use."""
-        region, place = region_place(array)
-        return place.on(self._part(region))
+        place = self._named(array) if isinstance(array, str) else region_place(array)[1]
+        return place.on(self._part(place.holder))
+
+    def _named(self, name: str) -> Place:
+        if name not in self._places:
+            raise KeyError(f"no array of the snapshot has the name {name!r}: give names, such as snapshot({{{name!r}: a}})")
+        return self._places[name]
 
     def __iter__(self) -> Iterator[Array]:
-        for place in self._places:
+        for place in self._places.values():
             yield place.on(self._part(place.holder))
 
     def __len__(self) -> int:
@@ -59,15 +73,21 @@ class Snapshot:
         return len(self._places)
 
     def __contains__(self, array: Any) -> bool:
-        return id(region_place(array)[0]) in self._open()
+        return array in self._places if isinstance(array, str) else id(region_place(array)[0]) in self._open()
 
-    def copy(self, array: Array) -> Array:
+    def reset(self) -> None:
+        """Resets all of its arrays to it: `hugefork.reset` of all, with the same errors."""
+        parts = list(self._open().values())
+        _native.reset_all([region for region, _ in parts], [part for _, part in parts])
+
+    def copy(self, array: A) -> A:
         """A copy of an array at the moment of the snapshot, in ordinary memory. It needs no mappings. If a part was
         revoked, it raises RevokedError; a read of ``s[a]`` would be a `SIGBUS`."""
         region, place = region_place(array)
         buffer = np.empty(place.stop - place.start, np.uint8)
         self._part(region).read_at(place.start, buffer)
-        return np.ndarray(place.shape, place.dtype, buffer, place.offset - place.start, place.strides)
+        copied = np.ndarray(place.shape, place.dtype, buffer, place.offset - place.start, place.strides)
+        return cast(A, copied)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a snapshot stays with its process: send hugefork.share(snapshot), which copies nothing")
@@ -126,7 +146,7 @@ def checked_snapshot(given: Any) -> Snapshot:
     return given
 
 
-def snapshot(*arrays: Array, reserve: bool = False) -> Snapshot:
+def snapshot(*arrays: Array | Mapping[str, Array], reserve: bool = False) -> Snapshot:
     """Takes one consistent cut over several arrays, in microseconds: if it contains a write, it contains every write
     that happened before it, in any thread and array. The call copies nothing; later writes copy the memory that they
     change.
@@ -134,7 +154,8 @@ def snapshot(*arrays: Array, reserve: bool = False) -> Snapshot:
     Parameters
     ----------
     arrays
-        Arrays of pools, or views of them: all memory of the array is in the cut, even if the view shows a part.
+        Arrays of pools or of `numpy_allocator`, or views of them: all memory of the array is in the cut, even if the
+        view shows a part. Or one mapping of them by name.
     reserve
         No part is ever revoked. When the pool is full, a write to the arrays that needs a copy fails instead.
 
@@ -152,13 +173,33 @@ def snapshot(*arrays: Array, reserve: bool = False) -> Snapshot:
     >>> with hf.snapshot(a, b) as s:
     ...     a[:] = 7
     ...     print(s[a], s[b], a)
+    ...     s.reset()
     [0. 0. 0.] [0 0] [7. 7. 7.]
+    >>> a, hf.snapshot({"left": a, "right": b})["left"]
+    (array([0., 0., 0.]), array([0., 0., 0.]))
     """
-    if not arrays:
-        raise TypeError("snapshot() needs at least one array")
-    found = [region_place(array) for array in arrays]
-    parts = cut_of([region for region, _ in found], reserve)
-    return Snapshot({id(region): (region, part) for region, part in parts.items()}, [place for _, place in found])
+    places = places_of(arrays, "snapshot")
+    return snapshot_of([cast(_native.Region, place.holder) for place in places.values()], places, reserve)
+
+
+def places_of(arrays: tuple[Any, ...], function: str) -> dict[Hashable, Place]:
+    """The positions of arrays that a function was given, by their numbers or by their names."""
+    named = dict(arrays[0] if len(arrays) == 1 and isinstance(arrays[0], Mapping) else enumerate(arrays))
+    if not named:
+        raise TypeError(f"{function}() needs at least one array")
+    outside = [
+        f"array {name!r} of {array.nbytes} bytes"
+        for name, array in named.items()
+        if isinstance(array, np.ndarray) and holder_of(array) is None
+    ]
+    if outside:
+        raise ValueError(f"{', '.join(outside)} {'lies' if len(outside) == 1 else 'lie'} in no pool: {IN_POOL}")
+    return {name: region_place(array)[1] for name, array in named.items()}
+
+
+def snapshot_of(regions: list[_native.Region], places: dict[Hashable, Place], reserve: bool) -> Snapshot:
+    """A snapshot of regions, in which `places` are."""
+    return Snapshot({id(region): (region, part) for region, part in cut_of(regions, reserve).items()}, places)
 
 
 def cut_of(regions: list[_native.Region], reserve: bool) -> dict[_native.Region, _native.RegionSnapshot]:
@@ -169,14 +210,14 @@ def cut_of(regions: list[_native.Region], reserve: bool) -> dict[_native.Region,
 
 @overload
 def fork(
-    array: Array,
+    array: A,
     /,
     *,
     reserve: bool = ...,
     max_cow_bytes: Size | None = ...,
     copy_grain: CopyGrain = ...,
     calls_wait: bool = ...,
-) -> Array: ...
+) -> A: ...
 @overload
 def fork(
     array: Array,

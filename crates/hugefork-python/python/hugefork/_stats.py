@@ -33,7 +33,9 @@ class _Faults:
     blocks_copied: int
     """Blocks that hugefork copied."""
     bytes_cleared: int
+    """Bytes that hugefork cleared."""
     bytes_copied: int
+    """Bytes that hugefork copied."""
     snapshots: int
     """Forks and snapshots taken."""
     bytes_cancelled: int
@@ -49,6 +51,7 @@ class _Faults:
     pages_written_back: int
     """Pages of 4 KiB that the kernel had copied, and that were written back into blocks."""
     blocks_written_back: int
+    """Blocks into which these pages were written back."""
     blocks_promoted: int
     """Blocks that were copied in the background, because many of their pages had been."""
     resets: int
@@ -58,8 +61,9 @@ class _Faults:
     blocks_exchanged: int
     """Blocks that a reset replaced by those of the snapshot."""
     handler_p50_seconds: float
-    """Time in the fault handler, including clearing and copying."""
+    """The median time of a fault in the handler, including clearing and copying."""
     handler_p99_seconds: float
+    """As above, of all but the slowest hundredth of the faults."""
     held_by_promotion_p99_seconds: float
     """How long threads had to wait for blocks that were copied in the background."""
     held_by_write_back_p99_seconds: float
@@ -71,7 +75,9 @@ class PoolStats(_Faults):
     """Statistics of a pool. Sizes are bytes or blocks, as the names say; times are seconds."""
 
     name: str
+    """The pool's name in messages."""
     block_size: int
+    """Size of a block in bytes."""
     blocks: int
     """Blocks of the pool."""
     blocks_free: int
@@ -95,27 +101,39 @@ class PoolStats(_Faults):
     not_collapsed: int
     """Blocks of 2 MiB that the kernel refused to collapse into a huge page."""
     supply_running: bool
+    """Whether a thread gets memory ahead of snapshots (`Pool`, `obtain_ahead`)."""
     supply_blocks_ahead: int
     """Blocks whose memory a thread got ahead of their use."""
     supply_seconds: float
+    """CPU time of this thread."""
     supply_blocks_late: int
+    """Blocks that got their memory only at their use: a write, fork, snapshot or call waited for it."""
     supply_stopped: int
+    """How often the thread stopped, because the machine had no memory to spare."""
     supply_blocks_given_back: int
     """Blocks whose memory was returned, because none was used for a second."""
     stock_running: bool
+    """Whether a thread clears used blocks (`Pool`, `zeroed_stock`)."""
     stock_blocks: int
-    """Blocks that a background thread has zeroed."""
+    """Blocks that this thread has cleared."""
     stock_seconds: float
+    """CPU time of this thread."""
     pressure_running: bool
+    """Whether a thread watches for a shortage of memory (`Pool`, `reclaim_under_pressure`)."""
     pressure_events: int
+    """How often the kernel has reported one."""
     pressure_bytes_reclaimed: int
+    """Lazily freed contents that were dropped then."""
     pressure_bytes_trimmed: int
+    """Memory of free blocks that was returned to the system then."""
     regions: int
     """Living regions."""
     metadata_bytes: int
+    """Bytes of metadata for the pool's blocks, without the page tables of regions."""
     mappings: int
     """Mappings that regions of all pools use."""
     mappings_limit: int
+    """The process's limit for them (``vm.max_map_count``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +141,21 @@ class RegionStats(_Faults):
     """Statistics of the region of an array."""
 
     blocks: int
+    """Blocks that it spans."""
     blocks_present: int
     """Blocks that it holds, alone or with others."""
     blocks_shared: int
     """Of those, the blocks that a fork or snapshot may hold too."""
     blocks_lazy: int
+    """Present blocks that were lazily freed as a whole."""
     blocks_split: int
+    """Blocks that were lazily freed in part."""
     blocks_cow_mapped: int
     """Blocks in which the kernel copies single pages."""
     pages_private: int
     """Pages of 4 KiB that the kernel has copied there."""
     blocks_reserved: int
+    """Blocks that are reserved for it (``reserve=True``)."""
     blocks_revoked: int
     """Blocks that were revoked from it."""
     bytes_lazy: int
@@ -141,7 +163,9 @@ class RegionStats(_Faults):
     cow_bytes: int
     """Bytes that only its forks and snapshots hold."""
     mappings: int
+    """Mappings that it uses."""
     metadata_bytes: int
+    """Bytes of its page table."""
 
 
 @dataclass(frozen=True, slots=True)

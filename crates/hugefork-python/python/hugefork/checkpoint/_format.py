@@ -3,6 +3,7 @@ describes it."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -145,6 +146,16 @@ def files_of(manifest: Entry) -> Iterator[Entry]:
             yield from (entry,) if "file" in entry else (entry["ranges"], entry["bytes"])
 
 
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Puts the name of the file into errors of the system while it is written."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def sync(directory: Path) -> None:
     """Makes the new entries of a directory safe on the disk."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -158,7 +169,7 @@ def replace_manifest(directory: Path, manifest: str) -> None:
     """The last step of a save."""
     made = directory / "manifest.json.new"
     try:
-        with open(made, "w", encoding="utf-8") as file:
+        with named(made), open(made, "w", encoding="utf-8") as file:
             file.write(manifest)
             file.flush()
             os.fsync(file.fileno())

@@ -53,13 +53,13 @@ def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool 
         try:
             if check:
                 _verify(directory, manifest)
-            arrays = {name: _array(directory, name, entries) for name, entries in manifest["arrays"].items()}
+            arrays = {name: array_of(directory, name, entries) for name, entries in manifest["arrays"].items()}
             break
         except (CheckpointError, FileNotFoundError):
             # A save may have just replaced the checkpoint.
             if attempt == 9 or manifest_or_none(directory) == manifest:
                 raise
-    return arrays if pool is None else {name: pool.array(array, order=_order(array)) for name, array in arrays.items()}
+    return arrays if pool is None else {name: pool.array(array) for name, array in arrays.items()}
 
 
 def meta(path: str | os.PathLike[str]) -> Any:
@@ -71,10 +71,6 @@ def verify(path: str | os.PathLike[str]) -> None:
     """Reads a whole checkpoint and compares its checksums. Raises the same errors as `load`."""
     directory = Path(path)
     _verify(directory, read_manifest(directory))
-
-
-def _order(array: Array) -> Any:
-    return "C" if array.flags.c_contiguous else "F"
 
 
 def _path_of(directory: Path, file: Entry) -> Path:
@@ -96,7 +92,7 @@ def _verify(directory: Path, manifest: Entry) -> None:
             raise CheckpointError(f"{path} has another checksum: it was altered; load another checkpoint")
 
 
-def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
+def array_of(directory: Path, name: str, entries: list[Entry]) -> Array:
     """An array, mapped copy-on-write, with its changes applied."""
     try:
         first, *changes = entries

@@ -14,7 +14,7 @@ import time
 import urllib.parse
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,15 @@ import numpy as np
 
 from .. import _native
 from .._arrays import Array, Place, holder_of, place_of
-from .._errors import AnotherLengthError, AnotherPoolError, ClosedError, ForkedChildError, HugeforkError, RevokedError
+from .._errors import (
+    AnotherLengthError,
+    AnotherPoolError,
+    CheckpointError,
+    ClosedError,
+    ForkedChildError,
+    HugeforkError,
+    RevokedError,
+)
 from .._pool import Size, parse_size
 from .._snapshot import cut_of
 from ._format import (
@@ -37,16 +45,22 @@ from ._format import (
     is_of_a_save,
     manifest_before,
     manifest_or_none,
+    named,
+    read_manifest,
     replace_manifest,
     sync,
 )
+from ._reader import array_of
 
 _MOST_CHANGES = 16
 """Maximum number of changes on top of a whole array: loading applies each of them."""
 
 
-_Earlier = tuple[_native.RegionSnapshot, list[Entry]]
-"""A snapshot of an earlier saved array, and its files."""
+_COMPARED_AT_ONCE = 16 << 20
+"""Bytes that are read at once to compare them with those of a file."""
+
+_Earlier = tuple[_native.RegionSnapshot | Array, list[Entry]]
+"""An earlier saved array, as a snapshot or as mapped files, and its files."""
 
 
 class _Over:
@@ -88,7 +102,14 @@ class Save:
     """
 
     def __init__(
-        self, path: Path, arrays: Mapping[str, Array], since: Save | None, meta: Any, copy_ahead: bool, at_most: int | None
+        self,
+        path: Path,
+        arrays: Mapping[str, Array],
+        since: Save | Path | None,
+        meta: Any,
+        copy_ahead: bool,
+        at_most: int | None,
+        progress: Callable[[int, int], Any] | None,
     ) -> None:
         self.path = path
         """The directory."""
@@ -112,7 +133,7 @@ class Save:
         self.pause = time.perf_counter() - started
         """Seconds for which the cut stopped the program."""
         self.total = sum(array.nbytes for array in arrays.values())
-        """Bytes of all arrays."""
+        """Bytes to write: those of all arrays, without those that turn out to be unchanged since the earlier save."""
         self.written = 0
         """Bytes written so far; in the end, the size of the checkpoint."""
         self._names = list(arrays)
@@ -121,6 +142,7 @@ class Save:
         self._since = since
         self._copy_ahead = copy_ahead
         self._at_most = at_most
+        self._progress = progress
         # Writes for a hundredth of a second at a time, so that the load is even.
         self._at_once = 64 << 20 if at_most is None else max(1 << 12, at_most // 100)
         self._manifest: Entry | None = None
@@ -143,9 +165,12 @@ class Save:
         TimeoutError
             It is not done after `timeout` seconds. Writing continues.
         OSError
-            It could not be written, for example because the disk is full. The previous checkpoint is unchanged.
+            It could not be written, for example because the disk is full: the message names the file. The previous
+            checkpoint is unchanged.
         RevokedError
             The pool was full, and a part of the snapshot was revoked. The previous checkpoint is unchanged.
+        Exception
+            That of `progress`. The previous checkpoint is unchanged.
         ForkedChildError
             The parent of this process writes it.
         """
@@ -185,13 +210,13 @@ class Save:
             if self._copy_ahead:
                 self._copy_what_is_shared()
             since = self._since
-            if since is not None:
+            if isinstance(since, Save):
                 since._over.wait()
             data = self.path / "data"
             data.mkdir(parents=True, exist_ok=True)
             with _alone(self.path):
                 self._write(data, since)
-            if since is not None:
+            if isinstance(since, Save):
                 since._parts = {}
         except BaseException as error:  # noqa: BLE001: `result` raises it.
             self._error = error
@@ -210,7 +235,7 @@ class Save:
                 # The region was closed, for example. The writers copy the rest.
                 return
 
-    def _write(self, data: Path, since: Save | None) -> None:
+    def _write(self, data: Path, since: Save | Path | None) -> None:
         before = manifest_before(self.path)
         number = int(before["save"]) + 1 if before else 1
         made: list[Path] = []
@@ -233,30 +258,41 @@ class Save:
                 with contextlib.suppress(OSError):
                     file.unlink()
 
-    def _earlier(self, data: Path, number: int, since: Save, before: Entry | None, made: list[Path]) -> dict[str, _Earlier]:
+    def _earlier(
+        self, data: Path, number: int, since: Save | Path, before: Entry | None, made: list[Path]
+    ) -> dict[str, _Earlier]:
         """The files that `since` has written for arrays that may be saved as changes. Empty if its checkpoint no
         longer exists."""
+        path = since.path if isinstance(since, Save) else since
+        is_here = path == self.path
+        manifest = before if is_here else manifest_or_none(path)
         # Another save since the same one may release it.
-        parts, manifest, is_here = since._parts, since._manifest, since.path == self.path
-        if manifest is None or manifest != (before if is_here else manifest_or_none(since.path)):
+        parts = since._parts if isinstance(since, Save) else None
+        if manifest is None or isinstance(since, Save) and manifest != since._manifest:
             return {}
         found: dict[str, _Earlier] = {}
         for name, (_, place) in self._parts.items():
-            older, where = parts.get(name, (None, None))
             entries = manifest["arrays"].get(name, [])
-            if older is not None and where is not None and where[1:] == place[1:] and len(entries) <= _MOST_CHANGES:
-                found[name] = older, entries
+            if not 0 < len(entries) <= _MOST_CHANGES:
+                continue
+            if parts is None:
+                with contextlib.suppress(CheckpointError, OSError):
+                    mapped = array_of(path, name, entries)
+                    if head_of(mapped) == self._heads[name]:
+                        found[name] = mapped, entries
+            elif name in parts and parts[name][1][1:] == place[1:]:
+                found[name] = parts[name][0], entries
         if is_here:
             return found
         try:
             for name, (older, entries) in found.items():
-                found[name] = older, self._linked(data, name, number, since.path, entries, made)
+                found[name] = older, self._linked(data, name, number, path, entries, made)
         except OSError:
             # The other directory is in another file system, or its file system has no links, or the files have too
             # many.
             return {}
         # If the checkpoint was replaced meanwhile, these may be files of the next one.
-        return found if manifest_or_none(since.path) == manifest else {}
+        return found if manifest_or_none(path) == manifest else {}
 
     def _linked(
         self, data: Path, name: str, number: int, other: Path, entries: list[Entry], made: list[Path]
@@ -292,18 +328,23 @@ class Save:
         if earlier is not None:
             older, entries = earlier
             try:
-                differing = part.changed_since(older, "page")
+                if isinstance(older, np.ndarray):
+                    differing = _differing(part, place, older)
+                else:
+                    differing = part.changed_since(older, "page")
             except (RevokedError, ClosedError, AnotherPoolError, AnotherLengthError):
                 # Normally the older snapshot has lost a part. If it is this one, writing it fails.
                 differing = [(place.start, place.stop)]
             found = ((max(low, place.start), min(high, place.stop)) for low, high in differing)
             ranges = [(low, high) for low, high in found if low < high]
             changed = sum(high - low for low, high in ranges)
-            if not changed:
-                return entries
             whole = place.stop - place.start
+            if not changed:
+                self._count(0, whole)
+                return entries
             if (changed + sum(entry["bytes"]["nbytes"] for entry in entries[1:])) * 2 <= whole:
                 places = np.array(ranges, np.int64).reshape(-1, 2) - place.start
+                self._count(0, whole - changed - places.nbytes)
                 head: Entry = {"descr": "|u1", "fortran_order": False, "shape": (changed,)}
                 entry = {
                     "ranges": self._file(data / f"{stem}.ranges.npy", made, head_of(places), _bytes_of(places)),
@@ -323,7 +364,7 @@ class Save:
         made.append(path)
         # A file left by a killed save may also be a file of another checkpoint.
         path.unlink(missing_ok=True)
-        with open(path, "wb", buffering=0) as file:
+        with named(path), open(path, "wb", buffering=0) as file:
             header = header_of(head)
             _write_all(file, header)
             crc = zlib.crc32(header)
@@ -334,25 +375,33 @@ class Save:
                         end = min(stop, at + self._at_once)
                         begun = time.perf_counter()
                         crc = part.write_to(file.fileno(), at, end, crc)
-                        self.written += end - at
+                        self._count(end - at)
                         if self._at_most is not None:
                             time.sleep(max(0, begun + (end - at) / self._at_most - time.perf_counter()))
             else:
                 _write_all(file, contents)
                 crc = zlib.crc32(contents, crc)
-                self.written += contents.nbytes
+                self._count(contents.nbytes)
             os.fsync(file.fileno())
             return {"file": path.name, "nbytes": file.tell(), "crc32": crc}
+
+    def _count(self, written: int, unchanged: int = 0) -> None:
+        """Counts bytes that were written, and bytes that need not be, and reports the progress."""
+        self.written += written
+        self.total -= unchanged
+        if self._progress is not None:
+            self._progress(self.written, self.total)
 
 
 def save(
     path: str | os.PathLike[str],
     arrays: Mapping[str, Array],
     *,
-    since: Save | None = None,
+    since: Save | str | os.PathLike[str] | None = None,
     meta: Any = None,
     copy_ahead: bool = False,
     at_most: Size | None = None,
+    progress: Callable[[int, int], Any] | None = None,
 ) -> Save:
     """Writes arrays to a directory in the background, as they are now, and returns at once.
 
@@ -373,6 +422,9 @@ def save(
         complete checkpoint, and removing one does not affect the others. If links are impossible, as between file
         systems, everything is written. Everything is also written if that save has failed or was released, or its
         checkpoint was replaced or removed.
+
+        Or the directory of a checkpoint, for example that of an earlier process which `load` has read: the background
+        thread reads its files and compares them with the arrays.
     meta
         Anything that `json` takes, for `manifest.json`, as it is now. Keys become text.
     copy_ahead
@@ -382,6 +434,9 @@ def save(
     at_most
         Maximum number of bytes to write per second, such as ``"500 MiB"``. An unlimited writer uses memory and disk
         bandwidth that the program may need.
+    progress
+        Called with `Save.written` and `Save.total`, after each 64 MiB, by the background thread. An exception from it
+        ends the save.
 
     Returns
     -------
@@ -391,7 +446,9 @@ def save(
     Raises
     ------
     TypeError, ValueError
-        An array has Python objects or gaps, or `since` is not a save.
+        An array has Python objects or gaps, or `since` is neither a save nor a path.
+    FileNotFoundError, CheckpointError
+        There is no checkpoint in the directory `since`.
     FileExistsError
         The directory belongs to another program: its ``manifest.json`` was never that of a checkpoint, or is that of
         a newer hugefork; or it has no manifest, but files in ``data`` that no save has made. Nothing there is
@@ -403,7 +460,10 @@ def save(
         raise NotADirectoryError(f"{directory} is not a directory: a checkpoint is one")
     manifest_before(directory)
     if since is not None and not isinstance(since, Save):
-        raise TypeError(f"since={since!r}: give what an earlier save returned")
+        if not isinstance(since, (str, os.PathLike)):
+            raise TypeError(f"since={since!r}: give what an earlier save returned, or the directory of a checkpoint")
+        since = Path(since).absolute()
+        read_manifest(since)
     meta = as_read_back(meta)
     if not isinstance(arrays, Mapping):
         raise TypeError(f"{type(arrays).__name__} is not a mapping: give arrays by name, such as {{'w': w}}")
@@ -417,7 +477,7 @@ def save(
             raise TypeError(f"{name!r} is not an array of numbers: give numpy arrays without Python objects")
         if holder_of(array) is not None and not (array.flags.c_contiguous or array.flags.f_contiguous):
             raise ValueError(f"{name!r} is a view with gaps: save the array that it is a view of")
-    return Save(directory, dict(arrays), since, meta, copy_ahead, rate)
+    return Save(directory, dict(arrays), since, meta, copy_ahead, rate, progress)
 
 
 def _stem(name: str, number: int) -> str:
@@ -428,6 +488,20 @@ def _stem(name: str, number: int) -> str:
 def _bytes_of(array: Array) -> memoryview:
     """The bytes of an array without gaps, in memory order."""
     return array.ravel("K").view(np.uint8).data
+
+
+def _differing(part: _native.RegionSnapshot, place: Place, older: Array) -> list[tuple[int, int]]:
+    """The pages of 4 KiB of an array in a snapshot whose bytes differ from those of an earlier array."""
+    buffer, before = np.empty(_COMPARED_AT_ONCE, np.uint8), np.frombuffer(_bytes_of(older), np.uint8)
+    ranges: list[tuple[int, int]] = []
+    for start in range(place.start, place.stop, _COMPARED_AT_ONCE):
+        new = buffer[: place.stop - start]
+        part.read_at(start, new)
+        differs = new != before[start - place.start :][: new.size]
+        pages = np.logical_or.reduceat(differs, np.arange(0, new.size, 4096))
+        edges = start + 4096 * np.flatnonzero(np.diff(pages, prepend=False, append=False))
+        ranges += zip(edges[::2].tolist(), edges[1::2].tolist())
+    return ranges
 
 
 def _write_all(file: io.RawIOBase, contents: bytes | memoryview) -> None:
