@@ -154,6 +154,13 @@ impl Scan {
     pub const fn and_protect(self) -> Scan {
         Scan { flags: PROTECT, ..self }
     }
+
+    /// Refuses ranges that are not registered with
+    /// [`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC), with `EPERM`. The pages of such a range
+    /// count as written up to Linux 6.18, and as not written in Linux 7.3.
+    pub const fn where_tracked(self) -> Scan {
+        Scan { flags: self.flags | CHECK, ..self }
+    }
 }
 
 /// The result of a scan.

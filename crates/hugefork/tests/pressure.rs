@@ -59,6 +59,7 @@ fn thread() -> Option<i32> {
 /// Waits until the watcher sleeps without a time limit: until the kernel reports something, or the pool ends it.
 fn until_it_sleeps() {
     let is_idle = |Asleep { call, arguments }: Asleep| match call {
+        #[cfg(target_arch = "x86_64")]
         libc::SYS_poll => arguments[2] as i32 == -1,
         libc::SYS_ppoll => arguments[2] == 0,
         _ => false,

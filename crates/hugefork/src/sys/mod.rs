@@ -265,6 +265,9 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// for reads of as many bytes, and no thread writes to them.
     unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError>;
 
+    /// Whether the kernel has [`Sys::restore`] write where the program may not.
+    fn writes_through(&self) -> bool;
+
     /// Overwrites the bytes that the addresses show with those at `from`, without a comparison: that would cost one
     /// more fault where no page was used yet.
     ///

@@ -40,6 +40,8 @@ pub enum Children {
     ///
     /// All memory outside of regions is that of a later moment in the call of `fork(2)`: other threads may have written
     /// in between. So a thread that forks should hold the locks of data that lie partly in a region and partly outside.
+    /// If another thread holds a lock out there, the lock is held in the child for ever, even if threads take it inside
+    /// operations only. A lock in a region is free in the child if threads take it inside operations only.
     ///
     /// A child whose pool has hugetlb pages copies a whole page of hugetlb at a write, and gets `SIGBUS` if the machine
     /// has none left.

@@ -13,6 +13,7 @@
 //! The template is read-only so that `mlockall` does not copy the pool for it.
 
 use std::ffi::CStr;
+use std::ptr;
 use std::sync::OnceLock;
 
 use hugefork_linux::Descriptor;
@@ -21,7 +22,9 @@ use hugefork_linux::parking::{Parking, move_page_tables};
 use hugefork_linux::userfaultfd::{MODE_WP, Userfaultfd};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, pwrite};
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munlock, munmap,
+};
 
 use super::arena::Arena;
 use super::hold::Holder;
@@ -45,6 +48,8 @@ pub(super) struct CowMappings {
     pub(super) parked: Option<ParkedTables>,
     /// `/proc/thread-self/mem`, if it exists.
     mem: Option<Descriptor>,
+    /// Whether the kernel writes there for the engine: see [`CowMappings::write_through`].
+    pub(super) writes_through: bool,
     pub(super) mappings: Mappings,
     arena: &'static Arena,
     /// Opened for the first region that wants it; `None` if the process may not.
@@ -66,11 +71,13 @@ impl CowMappings {
         let pagemap = named("open of /proc/self/pagemap", Pagemap::open())?;
         let range = arena.take_in_whole_gib(capacity, align)?;
         let at = range.at;
+        let mem = Descriptor::keep_of_proc(MEM, OFlags::WRONLY).ok();
         let cow_mappings = CowMappings {
+            writes_through: mem.as_ref().is_some_and(writes_through),
             template: PoolMap::new(range, MprotectFlags::READ),
             pagemap,
             parked: ParkedTables::open(arena, capacity),
-            mem: Descriptor::keep_of_proc(MEM, OFlags::WRONLY).ok(),
+            mem,
             mappings: Mappings::open(at),
             arena,
             holder: OnceLock::new(),
@@ -271,7 +278,7 @@ impl CowMappings {
 
     /// Writes to private pages that the program may only read, through `/proc/self/mem`. The kernel allows this for
     /// debuggers, and copies a page that is not private yet. It can be configured to refuse
-    /// (`proc_mem.force_override=never`, Linux 6.12).
+    /// (`proc_mem.force_override`, Linux 6.12), as that of Debian's Linux 7.3 is.
     ///
     /// # Safety
     /// The addresses show a CoW mapping, and no other code uses them meanwhile. `from` is valid for reads of as many
@@ -291,33 +298,30 @@ impl CowMappings {
     /// pages without a mark 7 ns. If other CPUs run the program, a scan that marks pages interrupts them once for each
     /// 2 MiB, which takes up to 20 us in a virtual machine.
     pub(super) fn scan(&self, part: Part<'_>, wanted: ScanFor, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        let mark = |of: Scan, runs: &mut [PageRun]| self.tracker().and_then(|_| self.call(of, part, runs).ok());
-        match wanted {
-            ScanFor::Private => self.call(Scan::PRIVATE, part, runs),
-            ScanFor::Unmarked => self.call(Scan::UNMARKED, part, runs),
-            ScanFor::PrivateAndMark => {
-                let Some(Scanned { runs: found, looked_at, .. }) = mark(Scan::PRESENT_AND_MARK, runs) else {
-                    // Some pages are not tracked, and the others may have got marks from the failed scan, so all count
-                    // as written.
-                    let scanned = self.call(Scan::PRIVATE, part, runs)?;
-                    runs[..scanned.runs].iter_mut().for_each(|run| run.set_written(true));
-                    return Ok(scanned);
-                };
-                let mut private = 0;
-                for nth in 0..found {
-                    if !runs[nth].is_file() {
-                        (runs[private], private) = (runs[nth], private + 1);
-                    }
+        let of = match wanted {
+            ScanFor::Private => Scan::PRIVATE,
+            ScanFor::Unmarked => Scan::UNMARKED,
+            ScanFor::PrivateAndMark => Scan::PRESENT_AND_MARK,
+            ScanFor::UnmarkedAndMark => Scan::UNMARKED_AND_MARK,
+        };
+        let tracked = self.tracker().and_then(|_| self.call(of.where_tracked(), part, runs).ok());
+        let Some(mut scanned) = tracked else {
+            // Some pages are not tracked, and the others may have got marks from the failed scan, so all count as
+            // written.
+            let scanned = self.call(Scan::PRIVATE, part, runs)?;
+            runs[..scanned.runs].iter_mut().for_each(|run| run.set_written(true));
+            return Ok(scanned);
+        };
+        if wanted == ScanFor::PrivateAndMark {
+            let mut private = 0;
+            for nth in 0..scanned.runs {
+                if !runs[nth].is_file() {
+                    (runs[private], private) = (runs[nth], private + 1);
                 }
-                Ok(Scanned { runs: private, looked_at, are_marked: true })
             }
-            ScanFor::UnmarkedAndMark => match mark(Scan::UNMARKED_AND_MARK, runs) {
-                Some(scanned) => Ok(Scanned { are_marked: true, ..scanned }),
-                // Some pages are not tracked. A scan for unmarked pages would miss those that the failed scan has
-                // marked.
-                None => self.call(Scan::PRIVATE, part, runs),
-            },
+            scanned.runs = private;
         }
+        Ok(Scanned { are_marked: wanted.marks(), ..scanned })
     }
 
     fn call(&self, wanted: Scan, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
@@ -331,4 +335,18 @@ impl CowMappings {
             Err(errno) => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", errno)),
         }
     }
+}
+
+/// Whether the kernel writes through `mem` to a page that the program may only read.
+fn writes_through(mem: &Descriptor) -> bool {
+    let mut again = None;
+    let Ok(mem) = mem.get_or_open(&mut again, MEM, OFlags::WRONLY) else { return false };
+    // SAFETY: a new mapping.
+    let Ok(page) = (unsafe { mmap_anonymous(ptr::null_mut(), BASE_PAGE, ProtFlags::READ, MapFlags::PRIVATE) }) else {
+        return false;
+    };
+    let written = pwrite(mem, &[1], page.addr() as u64);
+    // SAFETY: the mapping made above.
+    let _ = unsafe { munmap(page, BASE_PAGE) };
+    written == Ok(1)
 }

@@ -91,8 +91,33 @@ impl Fault<'_> {
         self.context.uc_mcontext.gregs[libc::REG_ERR as usize] & 0b10 != 0
     }
 
-    /// Whether the processor was writing. This processor does not say, but a read of a region never faults.
-    #[cfg(not(target_arch = "x86_64"))]
+    /// Whether the processor was writing. The kernel puts the exception syndrome register into the signal frame, as one
+    /// of several records (`struct esr_context` of Linux, `asm/sigcontext.h`). If that record is missing, the fault
+    /// counts as a write, because a read of a region rarely faults.
+    #[cfg(target_arch = "aarch64")]
+    pub(crate) fn is_write(&self) -> bool {
+        const ESR_MAGIC: u32 = 0x4553_5201;
+        // WnR: Arm Architecture Reference Manual, ESR_EL1, ISS encoding for a data abort.
+        const WRITES: u64 = 1 << 6;
+        // The records follow the processor state, at the next multiple of 16 bytes.
+        let start = (&raw const self.context.uc_mcontext.pstate).wrapping_add(1).cast::<u8>();
+        let mut record = start.wrapping_add(start.align_offset(16));
+        loop {
+            // SAFETY: the kernel has written records here, each with its type and its length in bytes, and an empty one
+            // behind the last.
+            let [kind, len] = unsafe { record.cast::<[u32; 2]>().read() };
+            match kind {
+                // SAFETY: the register follows in this record.
+                ESR_MAGIC => return unsafe { record.add(8).cast::<u64>().read() } & WRITES != 0,
+                0 => return true,
+                // SAFETY: the next record begins behind this one.
+                _ => record = unsafe { record.add(len as usize) },
+            }
+        }
+    }
+
+    /// Whether the processor was writing. This processor does not say, but a read of a region rarely faults.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub(crate) fn is_write(&self) -> bool {
         true
     }

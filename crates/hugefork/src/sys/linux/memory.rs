@@ -613,6 +613,10 @@ impl Sys for Linux {
         }
     }
 
+    fn writes_through(&self) -> bool {
+        self.cow_mappings.as_ref().is_ok_and(|cow_mappings| cow_mappings.writes_through)
+    }
+
     unsafe fn overwrite(&self, part: Part<'_>, from: *const u8) {
         // SAFETY: by this function's contract. A part of an extent and pool memory do not overlap.
         unsafe { pointer(part.at()).cast::<u8>().copy_from_nonoverlapping(from, part.len()) };

@@ -128,6 +128,12 @@ mod tests {
         assert_eq!((of_others.contains(&7), mark(), mark()), (false, vec![7], vec![]), "one run, and only once");
         show();
         write(5);
+        for wanted in [ScanFor::Unmarked, ScanFor::Private] {
+            let mut runs = [PageRun::default(); 8];
+            let found = memory.scan(part, wanted, &mut runs).unwrap().runs;
+            let is_it = |run: &PageRun| run.start as usize == part.at() + 5 * BASE_PAGE && run.is_written();
+            assert!(runs[..found].iter().any(is_it), "{wanted:?} of a mapping that is not tracked: {runs:?}");
+        }
         assert_eq!(look(&memory, part), [(5, true)], "it is a new mapping");
         assert_eq!(look(&memory, part), [(5, true)]);
         memory.release(extent).unwrap();

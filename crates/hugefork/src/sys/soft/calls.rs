@@ -446,6 +446,10 @@ impl Sys for SoftMmu {
         Ok(differed)
     }
 
+    fn writes_through(&self) -> bool {
+        true
+    }
+
     unsafe fn overwrite(&self, part: Part<'_>, from: *const u8) {
         let mut state = self.state();
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {

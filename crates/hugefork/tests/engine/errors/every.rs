@@ -170,7 +170,6 @@ const CASES: [Case; 50] = [
     case("RegionError::NotExportable", "take export_copy", || {
         let snapshot = region(1).snapshot().unwrap();
         refuse(every(libc::SYS_openat, libc::ENOENT));
-        refuse(every(libc::SYS_open, libc::ENOENT));
         failed(snapshot.export())
     }),
     case("RegionError::ForkedChild", "do not cross fork(2)", || {
@@ -218,7 +217,6 @@ const CASES: [Case; 50] = [
     }),
     case("PressureError", "open", || {
         refuse(every(libc::SYS_openat, libc::ENOENT));
-        refuse(every(libc::SYS_open, libc::ENOENT));
         failed(hugefork::PressureWatch::new().try_out())
     }),
     case("KernelError::Unknown", "this machine has", || failed("straight/magic".parse::<Kernel>())),
