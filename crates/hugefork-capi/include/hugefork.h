@@ -1262,7 +1262,8 @@ void hf_heap_close(hf_heap *heap);
  *
  * After a RESET, pointers into the heap are valid if the snapshot has memory allocated there;
  * the bytes are those of the snapshot. So allocate a root before the first snapshot, and reach
- * all else from there. No thread may use the heap's contents during the call. Memory
+ * all else from there. No thread may use the heap's contents during the call, except inside an
+ * operation (hf_heap_operations) in which it begins at the root. Memory
  * outside of the heap does not go back: an object there that owns memory in the heap must not be
  * used afterwards, nor freed, unless it has not changed since the snapshot. An object in the heap
  * that owns something outside, such as a file or memory of malloc(3), must have owned it at the

@@ -18,7 +18,8 @@
  *
  * live[1] is "one" again. The map itself lies in the heap, not only its nodes: a map on the
  * stack would not go back. Iterators and references into the heap from before a reset must not
- * be used: see hf_heap_region.
+ * be used: see hf_heap_region. If threads change the map, each change begins with
+ * hf::operation inside(heap); and then takes the lock. Otherwise a snapshot may have half of it.
  *
  * Objects may be moved, and are empty afterwards; get() returns NULL then. They may be destroyed
  * in any order, as handles may be closed. Objects in a heap must be gone before the heap is, or

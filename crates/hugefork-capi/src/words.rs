@@ -2,7 +2,7 @@
 //! all texts.
 
 /// Phrases of the engine, and their replacements for C.
-const WORDS: [(&str, &str); 15] = [
+const WORDS: [(&str, &str); 16] = [
     ("Backing::ShmemHuge", "HF_BACKING_SHMEM_HUGE"),
     ("Commit::Upfront", "HF_COMMIT_UPFRONT"),
     ("Region::reset_to", "hf_region_reset_to"),
@@ -17,6 +17,7 @@ const WORDS: [(&str, &str); 15] = [
     ("an `export_copy`", "hf_snapshot_export_copy"),
     ("take export_copy", "take hf_snapshot_export_copy"),
     ("exports(true)", "`exports` = 1"),
+    ("children(Children::Inherit)", "`children` = HF_CHILDREN_INHERIT"),
     ("the method without `_at`", "the function without `_at`"),
 ];
 

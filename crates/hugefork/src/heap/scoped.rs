@@ -83,7 +83,28 @@ impl Heap {
     ///
     /// Everything that std and other crates allocate meanwhile lies there as well, such as the buffer of standard
     /// output at the first `println!`, or the record of a thread that is started. Before a [reset](Heap::reset_to) that
-    /// must be gone, so make such things outside.
+    /// must be gone, so make such things outside. And the reverse: make inside what is stored in the heap. Otherwise the
+    /// heap has pointers to other memory, which may be gone when a reset or a child goes back to an older state.
+    ///
+    /// ```standalone_crate
+    /// use std::collections::HashMap;
+    /// use std::sync::LazyLock;
+    /// use hugefork::{Heap, Pool, ScopedAllocator};
+    ///
+    /// #[global_allocator]
+    /// static ALLOCATOR: ScopedAllocator<std::alloc::System> = ScopedAllocator::over(std::alloc::System);
+    /// static HEAP: LazyLock<Heap> =
+    ///     LazyLock::new(|| Pool::builder().capacity(64 << 20).build().unwrap().heap(32 << 20).unwrap());
+    ///
+    /// let map = HEAP.put(HEAP.scope(HashMap::<String, Vec<u8>>::new));
+    /// std::thread::scope(|threads| {
+    ///     for name in ["one", "two"] {
+    ///         // `write` is an operation and a lock in one: a snapshot has the whole insert or none of it.
+    ///         threads.spawn(|| map.write(|map| HEAP.scope(|| map.insert(name.to_owned(), vec![1, 2, 3]))));
+    ///     }
+    /// });
+    /// assert_eq!(map.read(|map| map["one"].len()), 3);
+    /// ```
     pub fn scope<T>(&'static self, body: impl FnOnce() -> T) -> T {
         self.serve();
         let _switched = Switched::to(self);

@@ -33,7 +33,7 @@ use crate::snapshot::core::SnapshotCore;
 use crate::sync::{Engaged, SignalsBlocked, WordLock};
 use crate::sys::SystemError;
 use crate::sys::linux::children::{Witness, is_witnessed, on_each_close, wake};
-use crate::sys::linux::memory::{Linux, NOTHING_KEPT};
+use crate::sys::linux::memory::{Linux, NOT_INHERITED};
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{may_map, owner};
 use crate::types::error::RegionError;
@@ -230,7 +230,7 @@ impl Fork {
         let mut cut_now: EngineVec<&RegionCore<Linux>> = EngineVec::with_capacity_in(regions.len(), Own);
         cut_now.extend(cores().filter(|region| instead.of(region).is_none()));
         if cut_now.len() + instead.pairs.len() > regions.len() {
-            return Err(RegionError::NotExportable { source: NOTHING_KEPT });
+            return Err(RegionError::NotExportable { source: NOT_INHERITED });
         }
         let mut made = loop {
             let made = cut::freeze_for_children(&cut_now)?;
@@ -392,7 +392,7 @@ pub(crate) fn fork_with(
             INSTEAD.replace(ptr::null());
         }
     }
-    let refused = RefCell::new(Some(RegionError::NotExportable { source: NOTHING_KEPT }));
+    let refused = RefCell::new(Some(RegionError::NotExportable { source: NOT_INHERITED }));
     let instead = Instead { pairs, refused };
     let takes_back = TakesBack;
     INSTEAD.replace((&raw const instead).cast());

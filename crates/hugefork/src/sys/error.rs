@@ -73,8 +73,8 @@ impl From<SystemError> for io::Error {
 /// Error numbers that callers treat in a way of their own.
 pub(crate) mod answer {
     pub(crate) use libc::{
-        EAGAIN as NOT_READY, EBADF as BAD_DESCRIPTOR, EFAULT as BAD_ADDRESS, EINTR as INTERRUPTED,
-        ENOMEM as OUT_OF_MEMORY, EOPNOTSUPP as NOT_KEPT, ESPIPE as NO_OFFSETS,
+        EAGAIN as NOT_READY, EBADF as BAD_DESCRIPTOR, ECHILD as NOT_INHERITED, EFAULT as BAD_ADDRESS,
+        EINTR as INTERRUPTED, ENOMEM as OUT_OF_MEMORY, EOPNOTSUPP as NOT_KEPT, ESPIPE as NO_OFFSETS,
     };
 
     // The numbers that stand for hugefork's own errors, for callers that understand only an `errno`.

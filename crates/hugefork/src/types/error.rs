@@ -324,7 +324,7 @@ pub enum RegionError {
     },
     /// The pool's memory cannot be opened read-only.
     #[error(
-        "the pool's memory cannot be opened for reading only: {source}; {}, or take export_copy",
+        "the pool's memory cannot be opened for reading only: {source}; {}",
         way_out(*source)
     )]
     #[non_exhaustive]
@@ -478,9 +478,10 @@ pub struct ResetError {
 /// The way to make the pool's memory openable.
 fn way_out(refused: SystemError) -> &'static str {
     match refused.raw_os_error() {
-        answer::BAD_DESCRIPTOR => "close only descriptors that the program has opened itself",
-        answer::NOT_KEPT => "build the pool with exports(true)",
-        _ => "mount /proc",
+        answer::NOT_INHERITED => "build the pool with children(Children::Inherit)",
+        answer::BAD_DESCRIPTOR => "close only descriptors that the program has opened itself, or take export_copy",
+        answer::NOT_KEPT => "build the pool with exports(true), or take export_copy",
+        _ => "mount /proc, or take export_copy",
     }
 }
 

@@ -46,6 +46,10 @@ const PRIVATE_PAGES: &str = "mremap of private pages";
 pub(crate) const NOTHING_KEPT: SystemError =
     SystemError::new("export of a pool that was not built for it", Errno::OPNOTSUPP);
 
+/// The error of a pool whose regions children do not inherit.
+pub(crate) const NOT_INHERITED: SystemError =
+    SystemError::new("fork for a region that children do not inherit", Errno::CHILD);
+
 /// The call that gives memory back to the system.
 const REMOVE: &str = "madvise(MADV_REMOVE)";
 

@@ -682,7 +682,9 @@ fn work_in_a_child_sees_older_snapshots_and_its_result_panic_and_end_come_back()
         assert!(matches!(refused(&[(&live, &snapshots[0])]), RegionError::AnotherLength { .. }));
         let plain = without.region(BLOCK).unwrap();
         let of_plain = plain.snapshot().unwrap();
-        assert!(matches!(refused(&[(&plain, &of_plain)]), RegionError::NotExportable { .. }));
+        let error = refused(&[(&plain, &of_plain)]);
+        assert!(matches!(error, RegionError::NotExportable { .. }), "{error}");
+        assert!(error.to_string().ends_with("build the pool with children(Children::Inherit)"), "{error}");
         // SAFETY: forks nothing.
         let not_forked = unsafe {
             Region::fork_process_with(&[(&old, &snapshots[0])], || Err(std::io::ErrorKind::OutOfMemory.into()))
