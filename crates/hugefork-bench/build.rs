@@ -1,5 +1,4 @@
-//! Tells the crate the commit that it is built from, if that is known: git knows it in a checkout, and `cargo package`
-//! leaves a note in a package. Elsewhere results have the version alone.
+//! Tells the crate the commit that it is built from, if git knows it. Otherwise results have the version alone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,18 +10,9 @@ const SOURCES: [&str; 5] =
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let package = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the package is"));
-    if let Some(commit) = packaged(&package).or_else(|| checked_out(&package)) {
+    if let Some(commit) = checked_out(&package) {
         println!("cargo::rustc-env=HUGEFORK_COMMIT={commit}");
     }
-}
-
-/// `{"git": {"sha1": "…"}, …}`.
-pub(crate) fn packaged(package: &Path) -> Option<String> {
-    let note = std::fs::read_to_string(package.join(".cargo_vcs_info.json")).ok()?;
-    let (_, rest) = note.split_once("\"sha1\"")?;
-    let commit: String =
-        rest.chars().skip_while(|c| !c.is_ascii_hexdigit()).take_while(char::is_ascii_hexdigit).collect();
-    (commit.len() >= 12).then(|| commit[..12].to_owned())
 }
 
 /// Twelve digits, followed by `-changed` if the sources differ from the commit.

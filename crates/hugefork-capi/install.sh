@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds hugefork for C and C++ and installs it: libraries, headers, and files for pkg-config and CMake.
+# Builds hugefork for C and C++ and installs it: libraries, headers, man pages, and files for pkg-config and CMake.
 #
 #     install.sh [PREFIX]               install below PREFIX, by default /usr/local
 #     install.sh --uninstall [PREFIX]   remove the installed files
@@ -23,6 +23,7 @@ lib=${DESTDIR-}$libdir
 cmake=$lib/cmake/hugefork
 include=${DESTDIR-}$prefix/include
 share=${DESTDIR-}$prefix/share/hugefork
+man=${DESTDIR-}$prefix/share/man/man3
 strip=${STRIP-strip}
 
 version=$(sed -n 's/^#define HF_VERSION "\(.*\)"$/\1/p' "$crate/include/hugefork.h")
@@ -33,7 +34,7 @@ soname=libhugefork.so.0
 if [ $action = uninstall ]; then
     rm -f "$lib/$shared" "$lib/$soname" "$lib/libhugefork.so" "$lib/libhugefork.a" "$lib/pkgconfig/hugefork.pc" \
         "$cmake/hugeforkConfig.cmake" "$cmake/hugeforkConfigVersion.cmake" "$include/hugefork.h" "$include/hugefork.hpp" \
-        "$share/tsan.supp" "$share/hugefork.gdb"
+        "$share/tsan.supp" "$share/hugefork.gdb" "$man/hugefork.3" "$man"/hf_*.3
     rmdir "$share" "$cmake" 2>/dev/null || true
     exit
 fi
@@ -48,7 +49,7 @@ for library in libhugefork_capi.so libhugefork_capi.a; do
 done
 
 command -v "$strip" >/dev/null || fail "$strip is missing: install binutils, or set STRIP=: to leave debug information in"
-mkdir -p "$lib/pkgconfig" "$cmake" "$include" "$share"
+mkdir -p "$lib/pkgconfig" "$cmake" "$include" "$share" "$man"
 install -m 755 "$LIBRARIES/libhugefork_capi.so" "$lib/$shared"
 install -m 644 "$LIBRARIES/libhugefork_capi.a" "$lib/libhugefork.a"
 "$strip" --strip-unneeded "$lib/$shared"
@@ -62,6 +63,11 @@ for file in "$lib/pkgconfig/hugefork.pc" "$cmake/hugeforkConfig.cmake" "$cmake/h
     sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" "$crate/$(basename "$file").in" >"$file"
     chmod 644 "$file"
 done
+awk -f "$crate/man.awk" -v version="$version" "$crate/include/hugefork.h" >"$man/hugefork.3"
+for function in $(sed -n 's/^[a-z].*[ *]\(hf_[a-z0-9_]*\)(.*/\1/p' "$crate/include/hugefork.h"); do
+    echo ".so man3/hugefork.3" >"$man/$function.3"
+done
+chmod 644 "$man/hugefork.3" "$man"/hf_*.3
 echo "hugefork $version is installed below ${DESTDIR-}$prefix"
 case :$(ldconfig -v 2>/dev/null | sed -n 's|^\(/[^:]*\):.*|\1|p' | tr '\n' ':') in
 *:"$libdir":*) [ -n "${DESTDIR-}" ] || [ "$(id -u)" != 0 ] || ldconfig ;;

@@ -2,47 +2,41 @@
 //! with a target directory of its own, because a package cannot depend on a shared library of
 //! another.
 //!
-//! The sources are those of the dependency `hugefork-preload`. In a checkout they are built with
-//! the workspace's lock file. A published package has no matching lock file, so a copy is built
-//! offline with the versions that this build has used.
+//! The sources are those of the workspace, built offline with its lock file.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    let variable = |name: &str| env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"));
-    let package = PathBuf::from(variable("DEP_HUGEFORK_PRELOAD_PACKAGE"));
+    let root = Path::new(&variable("CARGO_MANIFEST_DIR")).join("../..");
+    // Cargo does not know that this package depends on the library and its sources.
+    for part in ["Cargo.lock", "crates/hugefork-preload/Cargo.toml"] {
+        println!("cargo::rerun-if-changed={}", root.join(part).display());
+    }
+    for part in ["hugefork", "hugefork-kernels", "hugefork-linux", "hugefork-preload", "hugefork-program"] {
+        println!("cargo::rerun-if-changed={}", root.join("crates").join(part).join("src").display());
+    }
     let out = PathBuf::from(variable("OUT_DIR"));
-    for part in ["src", "Cargo.toml"] {
-        println!("cargo::rerun-if-changed={}", package.join(part).display());
-    }
-    if let Some(root) = workspace(&package) {
-        // Cargo does not know that this package depends on the library and its sources.
-        println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
-        for part in ["hugefork", "hugefork-kernels", "hugefork-linux", "hugefork-program"] {
-            println!("cargo::rerun-if-changed={}", root.join("crates").join(part).join("src").display());
-        }
-    }
-    let bytes = library(&package, &out, &variable("CARGO"), &variable("TARGET"));
-    fs::write(out.join("library.so"), &bytes).expect("the directory is cargo's, and ours");
+    let library = library(&root.join("crates/hugefork-preload/Cargo.toml"), &out);
+    fs::copy(&library, out.join("library.so")).unwrap_or_else(|error| panic!("{}: {error}", library.display()));
 }
 
-/// Builds the library from the sources in `package`, in the directory `out`.
-pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr) -> Vec<u8> {
-    let (source, lock) = match workspace(package) {
-        Some(_) => (package.to_owned(), Some("--locked")),
-        None => (copy(package, &out.join("source")), None),
-    };
-    let built = out.join("library");
-    let mut cargo = Command::new(cargo);
+fn variable(name: &str) -> OsString {
+    env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"))
+}
+
+/// Builds the library with that manifest, in the directory `out`, and returns its path.
+fn library(manifest: &Path, out: &Path) -> PathBuf {
+    let (built, target) = (out.join("library"), variable("TARGET"));
+    let mut cargo = Command::new(variable("CARGO"));
     // The working directory is unchanged, so cargo finds the same configuration as this build.
-    cargo.args(["rustc", "--lib", "--crate-type", "cdylib", "--release", "--offline"]).args(lock);
-    cargo.arg("--manifest-path").arg(source.join("Cargo.toml"));
-    cargo.arg("--target").arg(target).arg("--target-dir").arg(&built);
+    cargo.args(["rustc", "--lib", "--crate-type", "cdylib", "--release", "--offline", "--locked"]);
+    cargo.arg("--manifest-path").arg(manifest);
+    cargo.arg("--target").arg(&target).arg("--target-dir").arg(&built);
     cargo.arg("--").args(["--cfg", "hugefork_interposed"]);
     if let Some(folder) = static_unwinder(out) {
         cargo.arg("-C").arg(format!("link-arg=-L{}", folder.display()));
@@ -60,8 +54,7 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr)
     let ended = cargo.output().unwrap_or_else(|error| panic!("{cargo:?} cannot be run: {error}"));
     assert!(ended.status.success(), "{cargo:?}:\n{}", String::from_utf8_lossy(&ended.stderr));
 
-    let library = built.join(target).join("release/libhugefork_preload.so");
-    fs::read(&library).unwrap_or_else(|error| panic!("{}: {error}", library.display()))
+    built.join(target).join("release/libhugefork_preload.so")
 }
 
 /// A folder in which the linker finds the static unwinder under the name of the shared one: loading the shared one
@@ -82,35 +75,4 @@ fn static_unwinder(out: &Path) -> Option<PathBuf> {
     fs::create_dir_all(&folder).ok()?;
     fs::write(folder.join("libgcc_s.so"), format!("INPUT({})\n", archive.display())).ok()?;
     Some(folder)
-}
-
-/// The workspace that contains the package, in a checkout.
-fn workspace(package: &Path) -> Option<&Path> {
-    let root = package.ancestors().nth(2).filter(|_| package.ends_with("crates/hugefork-preload"))?;
-    root.join("Cargo.lock").exists().then_some(root)
-}
-
-/// Copies a package without its lock file, which may name unavailable versions. The copy is a workspace of its own,
-/// independent of the directories above it.
-fn copy(package: &Path, to: &Path) -> PathBuf {
-    let _ = fs::remove_dir_all(to);
-    copy_folder(package, to);
-    let manifest = to.join("Cargo.toml");
-    let text = fs::read_to_string(&manifest).unwrap_or_else(|error| panic!("{}: {error}", manifest.display()));
-    fs::write(&manifest, text + "\n[workspace]\n").expect("the directory is cargo's, and ours");
-    to.to_owned()
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    let failed = |error| panic!("copying {}: {error}", from.display());
-    fs::create_dir_all(to).unwrap_or_else(failed);
-    for entry in fs::read_dir(from).unwrap_or_else(|error| panic!("reading {}: {error}", from.display())).flatten() {
-        let name = entry.file_name();
-        let (from, to) = (entry.path(), to.join(&name));
-        if entry.path().is_dir() {
-            copy_folder(&from, &to);
-        } else if name != "Cargo.lock" {
-            fs::copy(&from, &to).unwrap_or_else(|error| panic!("copying {}: {error}", from.display()));
-        }
-    }
 }

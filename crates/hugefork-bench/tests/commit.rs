@@ -1,5 +1,4 @@
-//! The build script takes the commit from the note in a package or from the checkout, and never from another repository
-//! around it.
+//! The build script takes the commit from the checkout, and never from another repository around it.
 
 #[path = "../build.rs"]
 #[allow(dead_code)]
@@ -16,18 +15,6 @@ fn package(name: &str) -> PathBuf {
     let package = root.join("crates/hugefork-bench");
     fs::create_dir_all(&package).unwrap();
     package
-}
-
-#[test]
-fn a_package_tells_what_its_note_says() {
-    let package = package("noted");
-    assert_eq!(build::packaged(&package), None);
-    let note =
-        r#"{"git": {"sha1": "0123456789abcdef0123456789abcdef01234567"}, "path_in_vcs": "crates/hugefork-bench"}"#;
-    fs::write(package.join(".cargo_vcs_info.json"), note).unwrap();
-    assert_eq!(build::packaged(&package).as_deref(), Some("0123456789ab"));
-    fs::write(package.join(".cargo_vcs_info.json"), r#"{"git": {"sha1": "none"}}"#).unwrap();
-    assert_eq!(build::packaged(&package), None);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Library, Program, built, folder, scratch, words};
+use common::{Library, Program, built, folder, header, scratch, words};
 use declarations::Declarations;
 
 fn install(arguments: &[&str], to: &Path) -> Output {
@@ -52,8 +52,11 @@ fn one_command_installs_and_one_uninstalls() {
         "lib/pkgconfig/hugefork.pc".to_owned(),
         "share/hugefork/hugefork.gdb".to_owned(),
         "share/hugefork/tsan.supp".to_owned(),
+        "share/man/man3/hugefork.3".to_owned(),
     ];
-    assert_eq!(files(&to.join("opt/hugefork")), BTreeSet::from(wanted));
+    // `man hf_pool_create` shows the page, too.
+    let pages = Declarations::of_header().functions.into_keys().map(|name| format!("share/man/man3/{name}.3"));
+    assert_eq!(files(&to.join("opt/hugefork")), wanted.into_iter().chain(pages).collect());
     for library in ["lib/libhugefork.so", "lib/libhugefork.a"] {
         let sections = said(Command::new("readelf").arg("-SW").arg(to.join("opt/hugefork").join(library)));
         assert!(!sections.contains(".debug_info"), "{library} is stripped");
@@ -76,6 +79,19 @@ fn a_failed_installation_prints_the_reason() {
     let output = script.arg("/opt").env("LIBRARIES", &to).env("DESTDIR", &to).output().unwrap();
     assert!(!output.status.success() && words(&output).contains("has no libhugefork_capi.so"), "{}", words(&output));
     assert_eq!(files(&to), BTreeSet::new());
+}
+
+#[test]
+fn the_man_page_has_every_line_of_the_header() {
+    let mut awk = Command::new("awk");
+    awk.arg("-f").arg(folder().join("man.awk")).args(["-v", "version=1.2.3"]).arg(folder().join("include/hugefork.h"));
+    let page = said(&mut awk);
+    assert!(page.starts_with(".TH HUGEFORK 3 \"\" \"hugefork 1.2.3\""), "{page}");
+    let left_out = ["#if", "#endif", "#include", "#define HUGEFORK_H", "extern \"C\"", "/* --"];
+    for line in header().lines().filter(|line| !left_out.iter().any(|begin| line.starts_with(begin))) {
+        let text = line.trim_matches(['/', '*', ' ']).replace('\\', "\\e").replace('-', "\\-");
+        assert!(line == "}" || page.contains(&text), "the page lacks {line}");
+    }
 }
 
 /// Whether programs without shared libraries can be linked here.

@@ -151,6 +151,9 @@ fn compiled(scratch: &Scratch, name: &str, flags: &[&str]) -> Option<PathBuf> {
     None
 }
 
+/// The loader of programs that use glibc.
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+
 /// A copy of a program with some bytes changed.
 fn patched(scratch: &Scratch, name: &str, patch: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
     let mut bytes = fs::read("/bin/true").unwrap();
@@ -189,17 +192,28 @@ fn programs_that_cannot_load_the_library_run_unchanged() {
     runs_plain(&scratch, &patched(&scratch, "riscv", |bytes| bytes[18] = 243), "another architecture");
     // 32 bits.
     runs_plain(&scratch, &patched(&scratch, "narrow", |bytes| bytes[4] = 1), "another architecture");
-    let musl = patched(&scratch, "musl", |bytes| {
-        let glibc: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
-        let musl: &[u8] = b"/lib/ld-musl-x86_64.so.1\0\0\0\0";
-        let at = bytes.windows(glibc.len()).position(|window| window == glibc).unwrap();
-        bytes[at..at + musl.len()].copy_from_slice(musl);
-    });
+    let with_loader = |name: &str, path: &str| {
+        patched(&scratch, name, |bytes| {
+            let at = bytes.windows(LOADER.len()).position(|window| window == LOADER.as_bytes()).unwrap();
+            bytes[at..at + LOADER.len()].fill(0);
+            bytes[at..at + path.len()].copy_from_slice(path.as_bytes());
+        })
+    };
+    let musl = with_loader("musl", "/lib/ld-musl-x86_64.so.1");
     runs_plain(&scratch, &musl, "musl");
     // For a script, the interpreter counts.
     let script = scratch.file("script", format!("#!{}\n", musl.display()));
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     runs_plain(&scratch, &script, "musl");
+    // The loader finds the system's libc all the same, so the program runs.
+    let old = Path::new("/tmp").join(format!("hf{}", std::process::id()));
+    fs::create_dir(&old).unwrap();
+    fs::copy(LOADER, old.join("ld.so")).unwrap();
+    fs::write(old.join("libc.so.6"), "\0GLIBC_2.2.5\0GLIBC_2.17\0").unwrap();
+    let program = with_loader("old", old.join("ld.so").to_str().unwrap());
+    let refused = std::panic::catch_unwind(|| runs_plain(&scratch, &program, "a glibc before 2."));
+    fs::remove_dir_all(&old).unwrap();
+    refused.unwrap();
 }
 
 #[test]

@@ -57,4 +57,7 @@ mod native {
     use super::region::{Region, fork_all, reinstall_fault_handler, reset_all, snapshot_all};
     #[pymodule_export]
     use super::snapshot::RegionSnapshot;
+    #[allow(non_upper_case_globals, reason = "Python names it so")]
+    #[pymodule_export]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 }

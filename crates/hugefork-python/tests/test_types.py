@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import importlib.metadata
 import inspect
 import itertools
 import pkgutil
@@ -71,6 +72,10 @@ def test_the_stub_is_that_of_the_module(tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert hf.__version__ == importlib.metadata.version("hugefork")
 
 
 def test_everything_public_is_documented():

@@ -31,7 +31,7 @@ from ._errors import __all__ as _error_names
 from ._history import History, history
 from ._memory import *  # noqa: F403
 from ._memory import __all__ as _memory_names
-from ._native import Operations, Pin, Region, reinstall_fault_handler
+from ._native import Operations, Pin, Region, __version__ as __version__, reinstall_fault_handler
 from ._pool import Pool, default_pool, parse_size
 from ._shared import Shared, share
 from ._snapshot import Snapshot, fork, snapshot

@@ -3,6 +3,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, final
 
+__version__: str
+
 @final
 class Pool:
     def __new__(

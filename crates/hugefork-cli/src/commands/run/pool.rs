@@ -40,7 +40,7 @@ pub(super) fn environment() -> Vec<OsString> {
 /// # Errors
 /// The reason why the program gets no pool.
 pub(super) fn add(program: &Program, environment: &mut Vec<OsString>) -> Result<String, String> {
-    refusal::of(&program.image).map_or(Ok(()), Err)?;
+    refusal::of(&program.image, CONTENTS).map_or(Ok(()), Err)?;
     let library = library().map_err(|error| format!("hugefork's library cannot be put into memory: {error}"))?;
     // Undoes an inherited setting that disables transparent huge pages. SAFETY: the call takes numbers. It fails only
     // on kernels that have no such setting.
