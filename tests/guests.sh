@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Boots kernels of Debian in QEMU, which emulates the processor, and runs tests of this checkout in each.
 #
-#   tests/guests.sh [--smoke] [--table FILE] [KERNEL...]
+#   tests/guests.sh [--smoke] [KERNEL...]
 #
-# Without KERNEL, all of the list below. --smoke runs the first steps only: a minute a kernel, where all of the engine's tests
-# take half an hour. --table writes what each kernel has and lacks, by `hugefork doctor`, into FILE between two marks. The last
-# line is "N passed, N failed". What is downloaded and built stays in target/guests/.
+# Without KERNEL, all of the list below. --smoke runs the first steps only: some minutes a kernel, where all of the engine's tests
+# take an hour or more. What `hugefork doctor` says there, and all results, are in target/guests/KERNEL.log. The last line is
+# "N passed, N failed".
 #
 # It takes apt-get, dpkg-deb, cpio, qemu-system-x86_64 and qemu-system-aarch64; for arm64 aarch64-linux-gnu-gcc, and rustup.
 set -euo pipefail
@@ -20,11 +20,10 @@ arm64-6.12    arm64  trixie
 arm64-newest  arm64  trixie-backports
 '
 
-smoke= table= names=()
+smoke= names=()
 while [ $# -gt 0 ]; do
     case $1 in
         --smoke) smoke=1 ;;
-        --table) table=$2; shift ;;
         -*) sed -n '2,10s/^# \?//p' "$0" >&2; exit 2 ;;
         *) names+=("$1") ;;
     esac
@@ -148,22 +147,5 @@ for name in "${names[@]}"; do
     passed=$((passed + well)) failed=$((failed + badly))
 done
 
-if [ -n "$table" ]; then
-    written=$(mktemp)
-    {
-        echo "| kernel | $(for name in "${names[@]}"; do sed -n 's/^guest: \([0-9].*\)/\1/p' "$here/$name.log" | head -1; done | paste -sd'|' | sed 's/|/ | /g') |"
-        echo "|---|$(printf -- '---|%.0s' "${names[@]}")"
-        for row in backing own-tmpfs page-grain system-calls run-pool pressure kernels; do
-            echo "| $row | $(for name in "${names[@]}"; do
-                awk -v row=$row '$2 == row { sub(/^ *[A-Za-z]+ +[a-z-]+ +/, ""); text = $0; more = 1; next }
-                    more && /^ {10,}/ { sub(/^ +/, ""); text = text " " $0; next } { more = 0 } END { print text }' "$here/$name.log"
-            done | paste -sd'|' | sed 's/|/ | /g') |"
-        done
-    } >"$written"
-    # Everything between the marks is replaced.
-    sed -i -e "/<!-- guests -->/,/<!-- \/guests -->/{/<!-- guests -->/{p;r $written
-}; /<!-- \/guests -->/p; d}" "$table"
-    rm "$written"
-fi
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

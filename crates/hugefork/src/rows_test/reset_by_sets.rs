@@ -1,7 +1,7 @@
 //! Tests of the design's resets to snapshots that have pages over blocks (region/reset/by_sets.rs).
 
 use super::captured::{at, history, slots, written};
-use super::cow_mapping::{copied, run_alone_by_page, run_by_page, where_pages_are_copied};
+use super::cow_mapping::{by_page, copied, run_alone_by_page, run_by_page, where_pages_are_copied};
 use super::*;
 use crate::pool::density;
 use crate::region::reset::reset_all;
@@ -53,6 +53,28 @@ fn a_region_goes_back_to_any_of_them() {
         assert_eq!((written(&again, 5), kept_by(&again)), (vec![1, 0, 0, 0], vec![0..2 * G::PAGES]));
     }
     where_pages_are_copied!(row, 24);
+}
+
+/// Where the kernel never writes for the engine, snapshots get whole blocks, and resets by sets do not happen.
+#[test]
+fn a_region_goes_back_to_any_of_them_where_the_kernel_does_not_write() {
+    fn row(world: &World<Soft>) {
+        world.pool.sys.refuse_writes_through();
+        let (region, held) = history(world, 5);
+        for nth in [2, 4, 0, 3, 3, 1] {
+            region.write(at(nth + 1), 99);
+            let other = region.fork(by_page());
+            other.write(at(2), 98);
+            [&region, &other].iter().for_each(|one| one.reset_to(&held[nth]).unwrap());
+            let expected = [1, 2, 3, 4].map(|page| if page <= nth { page as u8 } else { 0 });
+            for one in [&region, &other] {
+                assert_eq!([1, 2, 3, 4].map(|page| one.read(at(page)).unwrap()), expected, "{nth}");
+            }
+        }
+        (0..5).for_each(|nth| assert!(!held[nth].is_revoked()));
+    }
+    run_by_page::<Soft>(40, row);
+    run_alone_by_page(40, row);
 }
 
 /// Resets back and forth over a history in which a block was copied take no further block: each shows the block below

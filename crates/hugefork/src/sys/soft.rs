@@ -257,6 +257,8 @@ pub struct SoftMmu {
     alone: AtomicBool,
     /// Whether the engine can start to track writes.
     tracks: AtomicBool,
+    /// The answer of [`Sys::writes_through`](super::Sys::writes_through).
+    writes_through: AtomicBool,
     state: Mutex<State>,
     /// A thread that waits checks again when these change.
     resumed: AtomicU32,
@@ -290,6 +292,7 @@ impl SoftMmu {
             budget: MappingBudget::new(mappings.saturating_add(MARGIN_MAPPINGS)),
             alone: AtomicBool::new(false),
             tracks: AtomicBool::new(true),
+            writes_through: AtomicBool::new(true),
             state: Mutex::new(state),
             resumed: AtomicU32::new(0),
             stopped: AtomicU32::new(0),
@@ -311,6 +314,11 @@ impl SoftMmu {
     /// Sets whether the calling thread counts as the only one of the program.
     pub(crate) fn set_alone(&self, alone: bool) {
         self.alone.store(alone, Ordering::Relaxed);
+    }
+
+    /// Has the kernel refuse all writes where the program may not write.
+    pub(crate) fn refuse_writes_through(&self) {
+        self.writes_through.store(false, Ordering::Relaxed);
     }
 
     /// Sets whether the engine can start to track writes from now on.

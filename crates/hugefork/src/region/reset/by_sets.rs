@@ -53,6 +53,12 @@ impl<S: Sys> RegionCore<S> {
     pub(in crate::region) fn may_take_pages(&self) -> bool {
         self.may_share_pages() && self.may_cow_map()
     }
+
+    /// Whether a reset can write to all private pages. A page that it cannot write to is dropped instead; then the
+    /// region shows the block's page, which need not be what a set has.
+    pub(super) fn puts_back_all(&self) -> bool {
+        self.pool().sys.writes_through()
+    }
 }
 
 impl<S: Sys> Reset<'_, S> {
@@ -70,7 +76,8 @@ impl<S: Sys> Reset<'_, S> {
             return self.dirty.tell_nothing();
         }
         let is_known = self.dirty.seen_at == Some(region.pool().sys.minor_faults());
-        let are_asked = self.place == Place::Own && (self.has_sets || self.dirty.are_told || !is_known);
+        let are_needed = self.has_sets || self.dirty.are_told || !is_known;
+        let are_asked = self.place == Place::Own && region.puts_back_all() && are_needed;
         self.dirty.are_told = false;
         for index in 0..region.table.len() {
             let is_told = are_asked

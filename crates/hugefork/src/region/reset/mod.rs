@@ -111,10 +111,7 @@ impl<S: Sys> RegionCore<S> {
 
     fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
         self.check_fits(frozen)?;
-        let sys = &self.pool().sys;
-        // A page of the snapshot cannot be dropped instead, as one over its block can.
-        let may_put_back = sys.is_alone() || self.addresses.can_hold() || sys.writes_through();
-        if may_put_back && self.may_take_pages() { Ok(()) } else { frozen.complete() }
+        if self.may_take_pages() && self.puts_back_all() { Ok(()) } else { frozen.complete() }
     }
 
     /// Locks the list from the last reset, and makes room for the sets of a snapshot. The caller has the region's turn.

@@ -438,6 +438,9 @@ impl Sys for SoftMmu {
             let then = unsafe { from.add(by * BASE_PAGE).cast::<PageBytes>().read() };
             let now = state.private.get(&number).map_or_else(|| self.bytes_at(&state, offset), |page| **page);
             if now != then {
+                if access == Access::Read && !self.writes_through() {
+                    return Err(SystemError::new("a write where the program may not", Errno::IO));
+                }
                 let is_new = state.private.insert(number, Box::new(then)).is_none();
                 state.faults += u64::from(state.unwritten.remove(&number) || is_new);
                 differed = true;
@@ -447,7 +450,7 @@ impl Sys for SoftMmu {
     }
 
     fn writes_through(&self) -> bool {
-        true
+        self.writes_through.load(Ordering::Relaxed)
     }
 
     unsafe fn overwrite(&self, part: Part<'_>, from: *const u8) {
