@@ -18,10 +18,10 @@ use crate::types::error::{RegionError, ResetError};
 /// A region with an allocator, for data that are full of pointers: maps, strings, trees.
 ///
 /// `&Heap` is an allocator in the sense of the crate `allocator-api2`, of its versions 0.2 and 0.4. So `hashbrown` and
-/// the `Vec` and `Box` of `allocator-api2` take it. There is no `String` with an allocator: `Box<[u8], &Heap>` serves as
-/// a key that can be looked up by `&[u8]`, and std's own types serve with [`Heap::scope`]. All that the allocator knows lies in the region, too. So a reset
-/// takes the data and the allocator back together, and a child of `fork(2)` has both
-/// ([`Children::Inherit`](crate::Children::Inherit)).
+/// the `Vec` and `Box` of `allocator-api2` take it. There is no `String` with an allocator: `Box<[u8], &Heap>` serves
+/// as a key that can be looked up by `&[u8]`, and std's own types serve with [`Heap::scope`]. All that the allocator
+/// knows lies in the region, too. So a reset takes the data and the allocator back together, and a child of `fork(2)`
+/// has both ([`Children::Inherit`](crate::Children::Inherit)).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -83,8 +83,8 @@ impl Heap {
     ///
     /// Everything that std and other crates allocate meanwhile lies there as well, such as the buffer of standard
     /// output at the first `println!`, or the record of a thread that is started. Before a [reset](Heap::reset_to) that
-    /// must be gone, so make such things outside. And the reverse: make inside what is stored in the heap. Otherwise the
-    /// heap has pointers to other memory, which may be gone when a reset or a child goes back to an older state.
+    /// must be gone, so make such things outside. And the reverse: make inside what is stored in the heap. Otherwise
+    /// the heap has pointers to other memory, which may be gone when a reset or a child goes back to an older state.
     ///
     /// ```standalone_crate
     /// use std::collections::HashMap;

@@ -76,9 +76,9 @@ pub(crate) unsafe fn copy_page(from: *const u8, to: *mut u8) {
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: this reads and writes the two pages and nothing else, and a prefetch is no access. NEON is part of AArch64
-    // on Linux. A race on these reads is no data race in the language's sense, because the compiler does not see them.
-    // The barrier orders the stores, which hint that nobody reads the bytes soon, before all later stores.
+    // SAFETY: this reads and writes the two pages and nothing else, and a prefetch is no access. NEON is part of
+    // AArch64 on Linux. A race on these reads is no data race in the language's sense, because the compiler does not
+    // see them. The barrier orders the stores, which hint that nobody reads the bytes soon, before all later stores.
     unsafe {
         core::arch::asm!(
             "2:",

@@ -105,10 +105,10 @@ impl Fault<'_> {
         loop {
             // SAFETY: the kernel has written records here, each with its type and its length in bytes, and an empty one
             // behind the last.
-            let [kind, len] = unsafe { record.cast::<[u32; 2]>().read() };
+            let [kind, len] = unsafe { ptr::read(record.cast::<[u32; 2]>()) };
             match kind {
                 // SAFETY: the register follows in this record.
-                ESR_MAGIC => return unsafe { record.add(8).cast::<u64>().read() } & WRITES != 0,
+                ESR_MAGIC => return unsafe { ptr::read(record.add(8).cast::<u64>()) } & WRITES != 0,
                 0 => return true,
                 // SAFETY: the next record begins behind this one.
                 _ => record = unsafe { record.add(len as usize) },
