@@ -2,7 +2,7 @@
 //! checks all these texts.
 
 /// The engine's words, and the command's words for the same.
-const WORDS: [(&str, &str); 16] = [
+const WORDS: [(&str, &str); 17] = [
     ("take Backing::ShmemHuge", "take huge pages of shmem"),
     (", or build the pool with Commit::Upfront", " or take a smaller --size"),
     (" (Region::reset_to)", ""),
@@ -19,6 +19,7 @@ const WORDS: [(&str, &str); 16] = [
     (", or take an `export_copy`", ", or export a copy"),
     ("take export_copy", "export a copy"),
     ("with exports(true)", "so that it exports"),
+    ("with children(Children::Inherit)", "so that children inherit it"),
 ];
 
 /// An error message of the engine, in the words of the command.

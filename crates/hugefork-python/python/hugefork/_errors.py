@@ -284,6 +284,7 @@ _WORDS: dict[str, str] = {
     "keep its `Export`": "keep what hugefork.share gave",
     "an `export_copy`": "hugefork.share(snapshot, copy=True)",
     "exports(true)": "exports=True",
+    "children(Children::Inherit)": "children='inherit'",
     "take export_copy": "take hugefork.share(snapshot, copy=True)",
     "use the method without `_at`": "leave `offset` out",
 }

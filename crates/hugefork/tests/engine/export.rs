@@ -693,6 +693,8 @@ fn each_call_that_is_refused_is_an_error_and_holds_nothing() {
         let copied = || snapshot.export_copy().map(drop).unwrap_err();
         // As where /proc is not mounted.
         refuse(every(libc::SYS_openat, libc::ENOENT));
+        #[cfg(target_arch = "x86_64")]
+        refuse(every(libc::SYS_open, libc::ENOENT));
         let error = exported();
         assert!(error.to_string().contains("mount /proc") && error.code() == ErrorCode::NotExportable, "{error}");
         check(error, "open of /proc/self/fd failed: no such file or directory (ENOENT)");

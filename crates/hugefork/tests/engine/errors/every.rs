@@ -170,6 +170,8 @@ const CASES: [Case; 50] = [
     case("RegionError::NotExportable", "take export_copy", || {
         let snapshot = region(1).snapshot().unwrap();
         refuse(every(libc::SYS_openat, libc::ENOENT));
+        #[cfg(target_arch = "x86_64")]
+        refuse(every(libc::SYS_open, libc::ENOENT));
         failed(snapshot.export())
     }),
     case("RegionError::ForkedChild", "do not cross fork(2)", || {
@@ -217,6 +219,8 @@ const CASES: [Case; 50] = [
     }),
     case("PressureError", "open", || {
         refuse(every(libc::SYS_openat, libc::ENOENT));
+        #[cfg(target_arch = "x86_64")]
+        refuse(every(libc::SYS_open, libc::ENOENT));
         failed(hugefork::PressureWatch::new().try_out())
     }),
     case("KernelError::Unknown", "this machine has", || failed("straight/magic".parse::<Kernel>())),
