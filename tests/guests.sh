@@ -89,7 +89,7 @@ programs() {
         export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
     fi
     local tests=(-p hugefork --test engine)
-    [ -n "$smoke" ] || tests=(-p hugefork --lib --test engine --test own_tmpfs --test heap --test pressure -p hugefork-linux -p hugefork-kernels)
+    [ -n "$smoke" ] || tests=(-p hugefork --lib --test engine --test own_tmpfs --test heap --test pressure)
     rm -rf "$folder"
     mkdir -p "$folder"/{bin,lib,lib64,proc,sys,dev,tmp,tests}
     cargo build --quiet --target $target -p hugefork-cli
