@@ -115,16 +115,13 @@ impl Scan {
     /// private or not. This is faster than [`Scan::PRIVATE`], for which the kernel inspects each page.
     pub const UNMARKED: Scan = Scan::of(HUGE, HUGE | WRITTEN, PRESENT | SWAPPED, WRITTEN);
 
-    /// Like [`Scan::UNMARKED`], and marks the pages. The kernel refuses it in the same cases as
-    /// [`Scan::PRESENT_AND_MARK`].
-    pub const UNMARKED_AND_MARK: Scan = Scan { flags: PROTECT | CHECK, ..Scan::UNMARKED };
+    /// Like [`Scan::UNMARKED`], and marks the pages [where writes are tracked](Scan::where_tracked).
+    pub const UNMARKED_AND_MARK: Scan = Scan::UNMARKED.and_protect();
 
     /// Pages that are not huge, in memory or swapped out; the scan marks them as not written. Runs report whether the
-    /// pages belong to the file, and whether they were written since the last mark. The kernel refuses the scan with
-    /// `EPERM` if the range is not registered for it
-    /// ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).
-    pub const PRESENT_AND_MARK: Scan =
-        Scan { flags: PROTECT | CHECK, ..Scan::of(HUGE, HUGE, PRESENT | SWAPPED, FILE | WRITTEN | SWAPPED) };
+    /// pages belong to the file, and whether they were written since the last mark. Pages get marks
+    /// [where writes are tracked](Scan::where_tracked).
+    pub const PRESENT_AND_MARK: Scan = Scan::of(HUGE, HUGE, PRESENT | SWAPPED, FILE | WRITTEN | SWAPPED).and_protect();
 
     /// Pages in memory except the kernel's zero page. Runs report whether they are huge.
     pub const PRESENT: Scan = Scan::of(ZERO, ZERO | PRESENT, 0, PRESENT | HUGE);

@@ -103,15 +103,14 @@ impl Fault<'_> {
         let start = (&raw const self.context.uc_mcontext.pstate).wrapping_add(1).cast::<u8>();
         let mut record = start.wrapping_add(start.align_offset(16));
         loop {
-            // SAFETY: the kernel has written records here, each with its type and its length in bytes, and an empty one
-            // behind the last.
-            let [kind, len] = unsafe { ptr::read(record.cast::<[u32; 2]>()) };
-            match kind {
+            // SAFETY: the kernel has written records here, each with its type and its length in bytes, and behind the
+            // last one an empty one of type and length 0.
+            match unsafe { ptr::read(record.cast::<[u32; 2]>()) } {
                 // SAFETY: the register follows in this record.
-                ESR_MAGIC => return unsafe { ptr::read(record.add(8).cast::<u64>()) } & WRITES != 0,
-                0 => return true,
-                // SAFETY: the next record begins behind this one.
-                _ => record = unsafe { record.add(len as usize) },
+                [ESR_MAGIC, _] => return unsafe { ptr::read(record.add(8).cast::<u64>()) } & WRITES != 0,
+                [0, _] | [_, 0] => return true,
+                // SAFETY: this record has another register set, and the next one begins behind it.
+                [_, len] => record = unsafe { record.add(len as usize) },
             }
         }
     }
