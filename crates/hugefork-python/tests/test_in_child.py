@@ -39,9 +39,9 @@ def test_contents_beside_a_model(pool):
         children = [*children[-2:], hf.in_child(lambda: right_as_their_own(expected), snapshot)]
         write_to(arrays)
         now = [array.copy() for array in arrays]
-        assert children[0].result(60) is True
+        assert children[0].result(300) is True
         assert all((array == values).all() for array, values in zip(arrays, now))
-    assert all(child.result(60) for child in children)
+    assert all(child.result(300) for child in children)
     del arrays, taken, children, snapshot
 
 
@@ -55,7 +55,7 @@ def test_snapshots_of_several_pools(pool):
         b[:] = 2
         child = hf.in_child(lambda: [int(array.sum()) for array in (a, b, c)], first, second)
         first.close(), second.close()
-        assert child.result(60) == [0, 0, 0] and (a.sum(), b.sum(), c.sum()) == (9, 18, 9)
+        assert child.result(300) == [0, 0, 0] and (a.sum(), b.sum(), c.sum()) == (9, 18, 9)
         for refused in (hf.snapshot(d), hf.snapshot(a, d)):
             with pytest.raises(ValueError, match="children='nothing'"):
                 hf.in_child(int, refused)
@@ -91,14 +91,14 @@ def test_exceptions_come_back_with_their_traceback(pool):
     child = hf.in_child(lambda: a[10], s)
     for _ in range(2):
         with pytest.raises(IndexError, match="out of bounds") as raised:
-            child.result(60)
+            child.result(300)
         (note,) = raised.value.__notes__
         assert "in the child:\nTraceback" in note and "in <lambda>" in note
     with pytest.raises(RuntimeError, match="TwoArguments: 1 and 2"):        # cannot be unpickled
-        hf.in_child(lambda: fail(TwoArguments(1, 2)), s).result(60)
+        hf.in_child(lambda: fail(TwoArguments(1, 2)), s).result(300)
     for unpicklable in (lambda: None, [bytes(1 << 20), lambda: None]):
         with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
-            hf.in_child(lambda result=unpicklable: result, s).result(60)
+            hf.in_child(lambda result=unpicklable: result, s).result(300)
     del child
 
 
@@ -116,13 +116,13 @@ def test_exceptions_come_back_with_their_traceback(pool):
 def test_a_child_that_dies_says_how(pool, function, how):
     child = hf.in_child(function, hf.snapshot(pool.zeros(9)))
     with pytest.raises(hf.ChildDiedError, match=f"stopped {how}> has no result"):
-        child.result(60)
+        child.result(300)
     assert child.done()
 
 
 def test_a_large_result_waits_for_no_reader(pool):
     child = hf.in_child(lambda: np.full(100 << 20, 7, "u1"), hf.snapshot(pool.zeros(9)))
-    child.process.join(60)
+    child.process.join(300)
     assert child.process.exitcode == 0 and child.done()
     result = child.result(0)
     assert result.nbytes == 100 << 20 and (result == 7).all()
@@ -135,7 +135,7 @@ def test_time_runs_out_and_the_child_goes_on(pool):
         child.result(0.01)
     assert not child.done() and "started" in repr(child)
     os.write(writes, b"x")
-    assert child.result(60) == b"x"
+    assert child.result(300) == b"x"
     os.close(reads), os.close(writes)
 
 
@@ -149,7 +149,7 @@ def test_a_result_does_not_wait_for_other_children(pool):
             os._exit(0)
         return 5
 
-    assert hf.in_child(leave_a_child, s).result(60) == 5
+    assert hf.in_child(leave_a_child, s).result(300) == 5
     os.write(writes, b"x")
     os.close(reads), os.close(writes)
 
@@ -162,12 +162,12 @@ s = hf.snapshot(a)
 a[:] = 1
 reads, writes = os.pipe()
 child = hf.in_child(lambda: (os.read(reads, 1), a.sum()), s)
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     child.result()
 except KeyboardInterrupt:
     os.write(writes, b"x")
-print(child.result(60) == (b"x", 0), flush=True)
+print(child.result(300) == (b"x", 0), flush=True)
 hf.in_child(lambda: (time.sleep(0.2), print("waited for", int(a.sum()))), s)
 """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\nwaited for 0\n", "")
@@ -192,7 +192,7 @@ def test_threads_write_and_fork_meanwhile(pool):
     results = []
     writers = [threading.Thread(target=write) for _ in range(2)]
     forking = [
-        threading.Thread(target=lambda: results.extend(hf.in_child(look, s).result(60) for _ in range(8))) for _ in range(3)
+        threading.Thread(target=lambda: results.extend(hf.in_child(look, s).result(300) for _ in range(8))) for _ in range(3)
     ]
     for thread in writers + forking:
         thread.start()
@@ -218,7 +218,7 @@ def test_children_of_the_child_have_the_same(pool):
         child.join()
         return child.exitcode
 
-    assert hf.in_child(body, s).result(60) == 5
+    assert hf.in_child(body, s).result(300) == 5
 
 
 def test_a_history_gives_its_states_to_children(pool):
@@ -226,7 +226,7 @@ def test_a_history_gives_its_states_to_children(pool):
     with hf.history(a) as h:
         h.take()
         a[:] = 1
-        assert hf.in_child(lambda: a.sum(), h.at(ago=0)).result(60) == 0
+        assert hf.in_child(lambda: a.sum(), h.at(ago=0)).result(300) == 0
 
 
 class Saver(hf.Process):
@@ -249,9 +249,9 @@ def test_a_process_is_one_of_multiprocessing(pool):
     slow.join(0.01)
     assert slow.is_alive() and slow in multiprocessing.active_children() and slow.exitcode is None
     slow.terminate()
-    assert saver.queue.get(timeout=60) == ([0, 0, 0], os.getpid())
+    assert saver.queue.get(timeout=300) == ([0, 0, 0], os.getpid())
     for process in (slow, quick, saver):
-        process.join(60)
+        process.join(300)
     assert [process.exitcode for process in (slow, quick, saver)] == [-signal.SIGTERM, 3, 0]
     assert multiprocessing.connection.wait([quick.sentinel], 0)
     with pytest.raises(AssertionError, match="start a process twice"):
@@ -267,10 +267,10 @@ for when in ("before", "after_in_parent", "after_in_child"):
     os.register_at_fork(**{when: lambda when=when: os.write(1, f"{when}\\n".encode())})
 a = hf.Pool("16 MiB").zeros(9)
 s = hf.snapshot(a)
-hf.in_child(int, s).result(60)
+hf.in_child(int, s).result(300)
 before = len(os.listdir("/proc/self/fd"))
 for _ in range(3):
-    hf.in_child(int, s).result(60)
+    hf.in_child(int, s).result(300)
 print(len(os.listdir("/proc/self/fd")) - before)
 """)
     said = done.stdout.split()
