@@ -75,9 +75,9 @@ impl Region {
     /// The child has one thread, a copy of the calling one. If the process has others, a lock that one of them holds at
     /// the fork is held in the child for ever, so `work` may use no such lock. That of the C library's allocator is
     /// free in a child, other allocators say whether theirs is. References from before the fork lead to the memory of
-    /// the snapshot: `work` must not rely on later contents. A value in the region may own memory outside of it, such as
-    /// the bytes of a `String` that was made outside of [`Heap::scope`](crate::Heap::scope). This process may have freed
-    /// such memory since the snapshot, so `work` must neither read nor drop it.
+    /// the snapshot: `work` must not rely on later contents. A value in the region may own memory outside of it, such
+    /// as the bytes of a `String` that was made outside of [`Heap::scope`](crate::Heap::scope). This process may have
+    /// freed such memory since the snapshot, so `work` must neither read nor drop it.
     ///
     /// # Costs
     /// Threads that write wait for the whole call of `fork(2)`, which copies the page tables of all memory outside of
