@@ -488,7 +488,7 @@ impl World {
             }
             Op::BeAlone(alone) => self.mmu().set_alone(*alone),
             Op::TrackWrites(tracks) => self.mmu().set_tracking(*tracks),
-            Op::Maintain => self.pool.maintain_all(),
+            Op::Maintain => self.pool.maintain_all(0),
             Op::DropRegion { region: at } => {
                 if let Some(at) = region(at) {
                     self.regions.swap_remove(at);

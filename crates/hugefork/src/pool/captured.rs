@@ -114,15 +114,9 @@ pub(crate) struct Captured<S: Sys> {
     are_any_prepared: AtomicBool,
     /// Whether the last cut could make the kernel track writes to all CoW mappings.
     are_tracked: AtomicBool,
-    /// How many blocks with many private pages this cut may still copy as a whole.
-    copies_left: AtomicUsize,
     /// The number of snapshots that were taken of the region.
     snapshots: AtomicUsize,
 }
-
-/// The most blocks that one cut copies because of their many private pages. It captures the pages of all others,
-/// because a region that is written to all over has many such blocks at once.
-const MAX_COPIES: usize = 4;
 
 /// The sets of a region, as their lock guards them.
 pub(crate) struct Sets<S: Sys> {
@@ -146,7 +140,6 @@ impl<S: Sys> Captured<S> {
             records: mem::zeroed(count),
             are_any_prepared: AtomicBool::new(false),
             are_tracked: AtomicBool::new(false),
-            copies_left: AtomicUsize::new(0),
             snapshots: AtomicUsize::new(0),
         }
     }
@@ -305,22 +298,6 @@ impl<S: Sys> Captured<S> {
         self.are_tracked.store(are_tracked, Ordering::Relaxed);
     }
 
-    /// Whether this cut may copy one more block because it has many private pages.
-    pub(crate) fn may_copy(&self) -> bool {
-        self.copies_left.load(Ordering::Relaxed) > 0
-    }
-
-    /// Counts a block that the cut copies.
-    pub(crate) fn note_copy(&self) {
-        let left = self.copies_left.load(Ordering::Relaxed);
-        self.copies_left.store(left.saturating_sub(1), Ordering::Relaxed);
-    }
-
-    /// Makes the cut capture the pages of all further blocks instead of copying blocks, because writers wait.
-    pub(crate) fn copy_no_more(&self) {
-        self.copies_left.store(0, Ordering::Relaxed);
-    }
-
     /// Whether the region has had any set so far.
     pub(crate) fn are_any(&self) -> bool {
         !self.lock().blocks.is_empty()
@@ -357,7 +334,6 @@ impl<S: Sys> Captured<S> {
     /// Begins a cut, which has captured no block yet. Drops outdated sets, and sets over blocks that are not at their
     /// place any more, as `block_of` says.
     pub(crate) fn begin_cut(&self, block_of: impl Fn(EntryIndex) -> Option<BlockId>) {
-        self.copies_left.store(MAX_COPIES, Ordering::Relaxed);
         let mut sets = self.lock();
         sets.cut += 1;
         self.drop_each(&mut sets, |index, set| self.is_outdated(index) || block_of(index) != Some(set.base));

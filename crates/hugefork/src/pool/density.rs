@@ -8,9 +8,10 @@
 //! | 23 | [`promoted_pages`]: the maintenance thread copies the block, and its writers go on |
 //! | 39 | [`dense_pages`]: the next write to the block copies the whole block |
 //! | 97 | [`left_to_writer_pages`]: the writer copies the block at once |
-//! | 128, or 448 where writes are tracked | [`most_captured_pages`]: a snapshot copies the block, and no pages |
+//! | 128 | [`most_captured_pages`]: where writes are not tracked, a snapshot copies the block, and no pages |
+//! | 448 | [`mostly_captured_pages`]: the maintenance thread copies the block beside a history |
 //!
-//! All but the last are fractions of [`dense_pages`], which weighs the costs of the two ways of copying. With other
+//! All but the last two are fractions of [`dense_pages`], which weighs the costs of the two ways of copying. With other
 //! fractions, `bench snapshot`, `bench anon-cow-seq` and paced writes were slower.
 
 use crate::units::{BASE_PAGE, BlockSize};
@@ -42,11 +43,16 @@ pub(crate) fn left_to_writer_pages(size: BlockSize) -> usize {
     dense_pages(size) * 5 / 2
 }
 
-/// The most pages that a set may have over a block: a copy of the block takes as much memory as all its pages. Without
-/// write tracking, each snapshot compares all captured pages, so the limit is lower.
-pub(crate) fn most_captured_pages(size: BlockSize, are_tracked: bool) -> usize {
-    let pages = size.bytes() / BASE_PAGE;
-    if are_tracked { pages / 8 * 7 } else { pages / 4 }
+/// With more captured pages, the maintenance thread copies the block: the copy takes as much memory as the next
+/// captures would.
+pub(crate) fn mostly_captured_pages(size: BlockSize) -> usize {
+    size.bytes() / BASE_PAGE / 8 * 7
+}
+
+/// Where writes are not tracked, a snapshot copies a block with more private pages, since each compares all captured
+/// pages.
+pub(crate) fn most_captured_pages(size: BlockSize) -> usize {
+    size.bytes() / BASE_PAGE / 4
 }
 
 #[cfg(test)]
@@ -57,7 +63,8 @@ mod tests {
     fn thresholds_of_2_mib_are_those_of_the_table_and_larger_blocks_take_more_pages() {
         let of = [never_promoted_pages, dense_everywhere_pages, promoted_pages, dense_pages, left_to_writer_pages];
         assert_eq!(of.map(|pages| pages(BlockSize::MIB_2)), [5, 15, 23, 39, 97]);
-        assert_eq!([false, true].map(|tracked| most_captured_pages(BlockSize::MIB_2, tracked)), [128, 448]);
+        let of_sets = [most_captured_pages, mostly_captured_pages];
+        assert_eq!(of_sets.map(|pages| pages(BlockSize::MIB_2)), [128, 448]);
         let [small, large] = [BlockSize::KIB_4, BlockSize::new(1 << 30).unwrap()].map(dense_pages);
         assert!((4..6).contains(&small) && large > 16_000, "{small}, {large}");
     }

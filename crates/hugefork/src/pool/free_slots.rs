@@ -23,6 +23,13 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
+    /// How many blocks are left if the next snapshot needs `wanted` for pages.
+    pub(super) fn blocks_beside(&self, wanted: usize) -> usize {
+        let (used, blocks) = self.slots.counts();
+        let free_slots = self.block_size.count(self.block_size.len_of(blocks) - used * BASE_PAGE);
+        self.frames.available().saturating_sub(wanted.saturating_sub(free_slots))
+    }
+
     /// Gives slots back, which either belonged to a piece of a set or were never used.
     pub(crate) fn give_up_slots(&self, slots: impl Iterator<Item = Slot>) {
         self.slots.give_up(slots, |block| _ = self.release(block));

@@ -110,8 +110,8 @@ pub(crate) trait CowMappingHolder {
     fn maintain(&self, from: usize) -> Option<usize>;
 }
 
-/// The page sets captured of a region (captured.rs). They are no part of the [`Holder`], because their drop is not for
-/// fault handlers.
+/// The page sets captured of a region (captured.rs), or those of a snapshot (snapshot/pages.rs). They are no part of
+/// the [`Holder`], because their drop is not for fault handlers.
 pub(crate) trait SetHolder: Sync {
     /// Drops the sets of the kinds `wanted`. If another thread has the region's turn, returns false: that thread drops
     /// them at the end of its turn. The caller has blocked signals.
@@ -169,7 +169,13 @@ struct Member {
 }
 
 /// The snapshots of one region, in any order. Each stores its index in this list as its [`Seat`].
-struct Snapshots(EngineVec<NonNull<dyn Holder>>);
+struct Snapshots(EngineVec<Snapshot>);
+
+#[derive(Clone, Copy)]
+struct Snapshot {
+    holder: NonNull<dyn Holder>,
+    sets: Option<NonNull<dyn SetHolder>>,
+}
 
 /// The index of a snapshot in its region's list. Only the list reads and writes it, under its lock.
 #[derive(Debug, Default)]
@@ -178,12 +184,12 @@ pub(crate) struct Seat(AtomicUsize);
 impl Snapshots {
     fn holders(&self) -> impl Iterator<Item = &dyn Holder> {
         // SAFETY: a holder stays in place until it is removed from the list, and these are still in the list.
-        self.0.iter().map(|holder| unsafe { holder.as_ref() })
+        self.0.iter().map(|snapshot| unsafe { snapshot.holder.as_ref() })
     }
 
     /// Adds a snapshot. The list must have room for it.
-    fn add(&mut self, holder: NonNull<dyn Holder>) {
-        self.0.push(holder);
+    fn add(&mut self, snapshot: Snapshot) {
+        self.0.push(snapshot);
         self.seat(self.0.len() - 1);
     }
 
@@ -191,7 +197,7 @@ impl Snapshots {
     fn remove(&mut self, holder: &dyn Holder) {
         let Some(at) = holder.seat().map(|seat| seat.0.load(Ordering::Relaxed)) else { return };
         let gone = self.0.swap_remove(at);
-        assert!(ptr::addr_eq(gone.as_ptr(), holder), "a snapshot has the list index of another");
+        assert!(ptr::addr_eq(gone.holder.as_ptr(), holder), "a snapshot has the list index of another");
         if at < self.0.len() {
             self.seat(at);
         }
@@ -199,7 +205,7 @@ impl Snapshots {
 
     fn seat(&self, at: usize) {
         // SAFETY: a holder stays in place until it is removed from the list, and this one is in it.
-        let seat = unsafe { self.0[at].as_ref() }.seat();
+        let seat = unsafe { self.0[at].holder.as_ref() }.seat();
         seat.into_iter().for_each(|seat| seat.0.store(at, Ordering::Relaxed));
     }
 }
@@ -250,8 +256,7 @@ unsafe impl Sync for Holders {}
 
 impl Holders {
     /// Adds a holder; a region is placed right after its parent. Its link to its parent is new, or a clone of `source`,
-    /// which is the link of a listed holder. Only a region has `sets`. To add a snapshot takes time in proportion to
-    /// the number of regions.
+    /// which is the link of a listed holder. To add a snapshot takes time in proportion to the number of regions.
     ///
     /// # Safety
     /// The holder and the sets stay in place until the holder is removed.
@@ -267,8 +272,10 @@ impl Holders {
             }
             holder.parent().and_then(Derived::parent)
         };
+        let sets = sets.map(NonNull::from);
         let Some(id) = holder.id() else {
-            let add = |list: &mut List| list.snapshots_of(parent()).add(NonNull::from(holder));
+            let snapshot = Snapshot { holder: NonNull::from(holder), sets };
+            let add = |list: &mut List| list.snapshots_of(parent()).add(snapshot);
             return self.change(|list| (&mut list.snapshots_of(parent()).0, 1), add);
         };
         let add = |list: &mut List| {
@@ -277,8 +284,7 @@ impl Holders {
                 None => (list.regions.len(), 0),
             };
             let snapshots = Snapshots(EngineVec::new_in(Own));
-            let (holder, sets) = (NonNull::from(holder), sets.map(NonNull::from));
-            list.regions.insert(at, Member { holder, sets, id, depth, snapshots });
+            list.regions.insert(at, Member { holder: NonNull::from(holder), sets, id, depth, snapshots });
         };
         self.change(|list| (&mut list.regions, 1), add);
     }
@@ -375,10 +381,14 @@ impl Visit<'_> {
         self.list.regions.iter().map(Member::holder)
     }
 
-    /// The page sets of all regions.
+    /// The page sets of all regions and snapshots.
     pub(super) fn sets(&self) -> impl Iterator<Item = &dyn SetHolder> {
-        // SAFETY: they stay in place until their region is removed from the list, and it is still in the list.
-        self.list.regions.iter().filter_map(|member| Some(unsafe { member.sets?.as_ref() }))
+        let List { regions, orphans } = self.list;
+        let of_regions = regions.iter().map(|member| member.sets);
+        let snapshots = regions.iter().map(|member| &member.snapshots).chain([orphans]);
+        let of_snapshots = snapshots.flat_map(|snapshots| &snapshots.0).map(|snapshot| snapshot.sets);
+        // SAFETY: they stay in place until their holder is removed from the list, and it is still in the list.
+        of_regions.chain(of_snapshots).filter_map(|sets| Some(unsafe { sets?.as_ref() }))
     }
 
     /// The region `id`, if it is still alive.

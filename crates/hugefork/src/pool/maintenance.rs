@@ -75,6 +75,8 @@ pub(crate) struct Maintenance {
     is_paced: AtomicBool,
     /// A cut has captured all pages that were private.
     is_cut: AtomicBool,
+    /// The blocks that copies may take although several snapshots keep one. The next cut needs the others for pages.
+    spare: AtomicUsize,
     /// The start of the present observation of the program's pace.
     observed_from: Mutex<Moment>,
 }
@@ -108,6 +110,16 @@ impl Maintenance {
     /// Notes that a cut has captured all pages that were private.
     pub(crate) fn note_cut(&self) {
         self.is_cut.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the number of blocks that the next cut does not need.
+    pub(crate) fn set_spare(&self, blocks: usize) {
+        self.spare.store(blocks, Ordering::Relaxed);
+    }
+
+    /// Takes one of the blocks that the next cut does not need. False if there is none.
+    pub(crate) fn take_spare(&self) -> bool {
+        self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spare| spare.checked_sub(1)).is_ok()
     }
 
     /// Notes whether memory is short. While it is, nothing is promoted. When it becomes short, the thread at once
@@ -158,7 +170,7 @@ impl<S: Sys> PoolCore<S> {
     fn maintain(&self) {
         let maintenance = &self.maintenance;
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
-        let (mut looked, mut at_cut) = (seen, seen);
+        let (mut looked, mut at_cut, mut last_cut) = (seen, seen, 0);
         *self.observed_from() = Moment { time: self.sys.now(), faults: seen, sleeps: self.sys.sleeps() };
         self.unheld.set_served(true);
         while !maintenance.parker.is_over() {
@@ -182,13 +194,14 @@ impl<S: Sys> PoolCore<S> {
             self.sys.tidy();
             let faults = self.sys.minor_faults();
             self.decide_pace();
+            // Each fault since the last cut gives the next cut at most one page to capture.
+            let due = |at_cut: u64| self.block_size.count(faults.wrapping_sub(at_cut) as usize * BASE_PAGE);
             if maintenance.is_cut.swap(false, Ordering::Relaxed) {
-                at_cut = faults;
+                (last_cut, at_cut) = (due(at_cut), faults);
                 self.ahead.rests.store(false, Ordering::Relaxed);
             }
-            // Each fault since the last cut gives the next cut at most one page to capture.
-            let pages = faults.wrapping_sub(at_cut) as usize;
-            self.get_ahead(self.block_size.count(pages * BASE_PAGE));
+            let next_cut = due(at_cut).max(last_cut);
+            self.get_ahead(due(at_cut));
             let due_faults = LEAST_FAULTS.max(FAULTS_A_COW_MAPPING * maintenance.cow_mappings() as u64);
             let is_nudged = maintenance.nudged.swap(false, Ordering::SeqCst);
             if is_nudged {
@@ -200,7 +213,7 @@ impl<S: Sys> PoolCore<S> {
                 let mean = faults.wrapping_sub(looked) as usize / maintenance.cow_mappings().max(1);
                 let is_new = is_nudged || !self.are_alike(mean);
                 if is_new {
-                    self.maintain_all();
+                    self.maintain_all(next_cut);
                 }
                 // This thread's own faults are not the program's.
                 seen = self.sys.minor_faults();
@@ -273,11 +286,16 @@ impl<S: Sys> PoolCore<S> {
     }
 
     /// Inspects each CoW mapping of the pool once, and takes back blocks of zeros that only snapshots still hold.
-    pub(crate) fn maintain_all(&self) {
+    /// Leaves `next_cut` blocks for the pages of the next cut: a snapshot that finds none takes blocks from others.
+    pub(crate) fn maintain_all(&self, next_cut: usize) {
         {
             let _signals = SignalsBlocked::new();
             self.drop_zeros();
         }
+        if self.blocks_beside(next_cut) == 0 {
+            self.drop_unheld();
+        }
+        self.maintenance.set_spare(self.blocks_beside(next_cut));
         for id in self.cow_mapped_regions() {
             // Each part is a visit of its own, because a thread that adds or removes a holder waits for the end of the
             // visit.

@@ -440,12 +440,12 @@ mod tests {
         let (asked, _) = watch(&pool, BLOCK, &[Short, Short, Short, Enough, Stop], |step| {
             // The pool's maintenance thread would do this.
             if step > 0 && step < 4 {
-                pool.maintain_all();
+                pool.maintain_all(0);
                 assert_eq!(done(), (39, 0));
             }
         });
         assert_eq!(asked, [WhenShort, StillShort, StillShort, StillShort, WhenShort]);
-        pool.maintain_all();
+        pool.maintain_all(0);
         assert_eq!(done(), (39, 1));
         drop(kept);
     }

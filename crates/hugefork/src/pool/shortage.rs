@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   drop_unheld   pages captured for snapshots that are gone        ─▶ free blocks (captured.rs)
+//!                 pages over a block that one snapshot holds        ─▶ that block (snapshot/pages.rs)
 //!   drop_zeros    blocks of zeros that only a snapshot holds        ─▶ free blocks
 //!   drop_lazy     lazily freed blocks of all regions, oldest first  ─▶ free blocks (region/free/reclaim.rs)
 //!   trim          free blocks                                       ─▶ memory of the system
@@ -104,8 +105,8 @@ impl<S: Sys> PoolCore<S> {
         visit.members().map(Holder::drop_zeros).sum()
     }
 
-    /// Drops pages that were captured for snapshots that are gone. Returns how many blocks came back. Not for fault
-    /// handlers.
+    /// Drops pages that were captured for snapshots that are gone, and pages of a snapshot for which a block that it
+    /// alone holds has room. Returns how many blocks came back. Not for fault handlers.
     pub(crate) fn drop_unheld(&self) -> usize {
         let (before, _dropping) = (self.slots.given_back(), self.unheld.dropping.lock());
         if self.unheld.may_be_any.swap(false, Ordering::SeqCst) && !self.drop_sets(UNHELD) {

@@ -14,8 +14,8 @@ use crate::sync::{WaitQueue, WordLock};
 /// A kind of set to drop: sets that are of no use to the region.
 pub(crate) const USELESS: u32 = 1;
 
-/// A kind of set to drop: sets that no snapshot has.
-pub(super) const UNHELD: u32 = 2;
+/// A kind of set to drop: sets that no snapshot has, and those of a snapshot that alone holds the block below.
+pub(crate) const UNHELD: u32 = 2;
 
 /// Whether a pool may have sets that no snapshot has, and how a fault that finds no block asks the pool's thread to
 /// drop them.

@@ -6,6 +6,7 @@
 //! | others hold it, and it has many private pages | promotes it: gives the region a block of its own |
 //! | others hold it, and it has even more private pages | write-protects it: the next write copies the block |
 //! | others hold it, and most such CoW mappings are dense | write-protects all, and copies blocks beside writers |
+//! | several snapshots hold it, and the last set has most of its pages | promotes it, if the pool has room |
 //!
 //! If the program is paced (pool/maintenance.rs), the thread leaves no copies to writers, and promotes a block that was
 //! dense before as soon as it has private pages. If copies would need memory that was never used, it leaves none to
@@ -67,6 +68,10 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
     }
 
     fn are_alike(&self, mean: usize) -> bool {
+        if self.has_history() {
+            let is_due = |index: usize| self.is_mostly_captured(EntryIndex(index)) || self.may_write_back(index);
+            return !(0..self.table.len()).any(is_due);
+        }
         if self.expects_promotions() {
             return false;
         }
@@ -92,7 +97,13 @@ impl<S: Sys> RegionCore<S> {
             if !entry.is_writable_cow_mapping() && self.captured.is_dense(first) {
                 self.copy_beside(first);
             } else if self.may_promote() {
-                self.maintain_shared(first, entry, self.count_not_captured(first)?);
+                match self.has_history() {
+                    true if self.is_mostly_captured(first) && self.pool().maintenance.take_spare() => {
+                        self.promote(first)
+                    }
+                    true => {}
+                    false => self.maintain_shared(first, entry, self.count_not_captured(first)?),
+                }
             }
             return Ok(entries.start + 1);
         }
@@ -214,12 +225,14 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
+    fn is_mostly_captured(&self, index: EntryIndex) -> bool {
+        self.captured.pages_of(index) > density::mostly_captured_pages(self.pool().block_size)
+    }
+
     /// Whether the thread may copy blocks. It may not with page grain, where no write may find a CoW mapping
-    /// write-protected; with several snapshots, since each would keep a copy; and where memory or blocks are short,
-    /// since a block takes more memory than its private pages.
+    /// write-protected; and where memory or blocks are short, since a block takes more memory than its private pages.
     fn may_promote(&self) -> bool {
         self.accounts.grain == CopyGrain::Auto
-            && !self.has_history()
             && !self.pool().maintenance.is_short()
             && !self.pool().are_writers_short_of_blocks()
     }

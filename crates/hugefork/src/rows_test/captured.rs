@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::cow_mapping::{copied, run_by_page, where_pages_are_copied, written_back, written_by_choice};
+use super::cow_mapping::{copied, maintain, run_by_page, where_pages_are_copied, written_back, written_by_choice};
 use super::*;
 use crate::pool::density;
 use crate::pool::frames::Wanted;
@@ -80,15 +80,31 @@ fn a_page_that_stays_is_held_once_and_goes_with_its_last_snapshot() {
 }
 
 #[test]
-fn many_pages_are_a_block_of_its_own() {
+fn a_block_whose_pages_were_mostly_captured_is_copied_behind_the_snapshot() {
     fn row<G: Ground>(world: &World<G>) {
-        let (region, held) = history(world, 2);
-        let (free, most) = (world.free(), density::most_captured_pages(world.pool.block_size, true));
+        let (region, mut held) = history(world, 2);
+        let most = density::mostly_captured_pages(world.pool.block_size);
         (0..=most).for_each(|page| region.write(at(page), 7));
-        let later = region.snapshot();
-        assert_eq!((world.free(), slots(world)), (free - 1, 1), "what was captured stays the earlier snapshot's");
-        assert!((0..=most).all(|page| read_at(&later, at(page)) == Ok(7)));
-        assert_eq!((written(&held[1], 3), written(&held[0], 3)), (vec![1, 0], vec![0, 0]));
+        held.push(region.snapshot());
+        let (free, copies) = (world.free(), copied(&region));
+        assert_eq!(slots(world), most + 2, "the first page was captured twice");
+        maintain(&region);
+        assert_eq!((world.free(), copied(&region)), (free - 1, copies), "no snapshot or writer has copied the block");
+        region.write(at(2), 8);
+        held.push(region.snapshot());
+        assert_eq!(slots(world), most + 2, "the last snapshot has a block without pages over it");
+        let of = |frozen: &SnapshotCore<G::S>| [1, 2, most].map(|page| read_at(frozen, at(page)).unwrap());
+        let expected = [[0; 3], [1, 0, 0], [7; 3], [7, 8, 7]];
+        assert_eq!(held.iter().map(|frozen| of(frozen)).collect::<Vec<_>>(), expected);
+        // The block below is the earlier snapshots' by now. The last of them needs no pages of its own.
+        held.remove(0);
+        world.pool.drop_unheld();
+        assert_eq!(slots(world), most + 2, "two snapshots have the block");
+        held.remove(0);
+        world.pool.drop_unheld();
+        assert_eq!((slots(world), of(&held[0]), of(&held[1])), (0, expected[2], expected[3]));
+        region.reset_to(&held[0]).unwrap();
+        assert_eq!([1, 2, most].map(|page| region.read(at(page)).unwrap()), expected[2]);
     }
     where_pages_are_copied!(row, 8);
 }
@@ -569,35 +585,6 @@ fn the_pause_does_not_look_if_nobody_can_have_written() {
         region.write(at(6), 6);
         assert!(looks_of(&mut held) <= quiet);
         assert_eq!(written(held.last().unwrap(), 7), [9, 2, 3, 4, 5, 6]);
-    });
-}
-
-/// If many blocks have many written pages at once, a cut copies some of the blocks and captures the pages of the
-/// others.
-#[test]
-fn a_cut_copies_few_blocks_however_many_are_full() {
-    const BLOCKS: usize = 12;
-    run_by_page::<Soft>(4 * BLOCKS, |world| {
-        let (region, block) = (written_by_choice(world, BLOCKS), world.pool.block_size.bytes());
-        let earlier = region.snapshot();
-        let most = density::most_captured_pages(world.pool.block_size, true);
-        let write_all = |value: u8| {
-            let each = (0..BLOCKS).flat_map(|nth| (1..most + 2).map(move |page| nth * block + at(page)));
-            each.for_each(|at| region.write(at, value));
-        };
-        write_all(1);
-        let full = region.snapshot();
-        let copies = copied(&region) as usize;
-        assert!((1..BLOCKS).contains(&copies), "{copies}");
-        assert_eq!(slots(world), (BLOCKS - copies) * (most + 1));
-        write_all(2);
-        let later = region.snapshot();
-        for nth in 0..BLOCKS {
-            let of = |frozen| read_at(frozen, nth * block + at(most));
-            assert_eq!([of(&earlier), of(&full), of(&later)], [Ok(0), Ok(1), Ok(2)], "block {nth}");
-        }
-        drop((earlier, full, later, region));
-        assert_eq!(slots(world), 0);
     });
 }
 

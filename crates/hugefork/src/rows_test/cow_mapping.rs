@@ -69,7 +69,8 @@ pub(super) fn is_cow_mapped_and_inherited<G: Ground>(region: &Region<G>, block: 
 }
 
 /// Maintains a region's CoW mappings as the pool's thread does. The pools of these tests have no thread.
-fn maintain<G: Ground>(region: &Region<G>) {
+pub(super) fn maintain<G: Ground>(region: &Region<G>) {
+    region.pool().maintenance.set_spare(region.pool().frames.available());
     let mut from = Some(0);
     while let Some(start) = from {
         from = region.maintain(start);

@@ -114,7 +114,7 @@ fn zeros_that_the_region_has_left_are_free_for_others() {
         region.discard(0..BLOCKS * G::BLOCK).unwrap();
         drop(last);
         older.map(|_| {}).unwrap();
-        world.pool.maintain_all();
+        world.pool.maintain_all(0);
         assert_eq!((blocks_of(&older), world.free(), region.accounts.cow.blocks()), (0, free, 0));
         assert_eq!((read_at(&older, 9), G::load(&world.pool, older.view().unwrap() + 9)), (Ok(0), Some(0)));
         drop((region, older, goal));

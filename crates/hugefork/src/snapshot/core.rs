@@ -1,7 +1,8 @@
 //! The blocks that a snapshot holds.
 //!
 //! Invariant: a snapshot holds one reference to each of its blocks. A region writes only to blocks that it holds alone,
-//! so nobody writes to a block while a snapshot holds it.
+//! so nobody writes to a block while a snapshot holds it. (A snapshot that alone holds a block may move its pages over
+//! the block into it; nobody sees what they replace.)
 //!
 //! The entries change only under the snapshot's lock. Their states:
 //! * `Zero`: no block. May become a block of zeros, and `Zero` again (zeros.rs).
@@ -90,7 +91,7 @@ impl<S: Sys> SnapshotCore<S> {
             seat: Seat::default(),
         });
         // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
-        unsafe { pool.holders.add(&*frozen, source, None) };
+        unsafe { pool.holders.add(&*frozen, source, Some(&*frozen)) };
         frozen
     }
 

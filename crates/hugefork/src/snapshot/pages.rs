@@ -13,7 +13,10 @@ use super::core::SnapshotCore;
 use crate::mapping::change::Refused;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::core::Shortage;
+use crate::pool::frames::Frames;
+use crate::pool::holders::SetHolder;
 use crate::pool::page_set::PageSet;
+use crate::pool::unheld::UNHELD;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Entry, Locked, Origin, Reserved};
@@ -171,5 +174,32 @@ impl<S: Sys> SnapshotCore<S> {
     /// Whether there is room for pages: without it, no block has any.
     pub(crate) fn has_room_for_pages(&self) -> bool {
         self.pages.get().is_some()
+    }
+}
+
+impl<S: Sys> SetHolder for SnapshotCore<S> {
+    /// Moves pages over a block into the block itself where nobody else holds it any more. They then take no memory of
+    /// their own.
+    fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool {
+        let has_some = wanted & UNHELD != 0 && self.has_room_for_pages();
+        for index in (0..if has_some { self.entries.len() } else { 0 }).map(EntryIndex) {
+            let alone = self.lock.exclusive();
+            let (mut sets, block) = (self.sets(), self.entries.get(index).block());
+            let set = sets.as_mut().and_then(|sets| sets[index.0].as_ref());
+            let Some((set, block)) = set.zip(block) else { continue };
+            // A new holder takes its reference under this lock, so the count cannot rise meanwhile.
+            if frames.references(block) != 1 && !seeded!("pages-moved-into-a-block-of-two") {
+                continue;
+            }
+            for (at, page) in set.pages() {
+                // SAFETY: the page lies in the block. Readers hold a block while they read it, so there is none now.
+                // Where the snapshot's addresses show the block, copies of the set's pages cover what is written.
+                unsafe { self.pool().direct(block).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
+            }
+            let moved = sets.as_mut().and_then(|sets| sets[index.0].take());
+            drop((sets, alone));
+            drop(moved);
+        }
+        true
     }
 }

@@ -98,7 +98,6 @@ impl<S: Sys> RegionCore<S> {
     /// Captures the pages that were written before all operations were over. If all writers write in operations, the
     /// pause finds no more pages. False if that cannot be done.
     pub(super) fn capture_between_operations(&self) -> bool {
-        self.captured.copy_no_more();
         self.track_writes() && self.capture_written(When::BeforePause, &mut None).is_ok()
     }
 
@@ -257,8 +256,14 @@ impl<S: Sys> RegionCore<S> {
             };
             let is_left = run.is_empty() && self.table.get(first.index).is_cow_mapping();
             let mut is_captured = || self.capture(*first, looks, free, None).map_err(|reason| self.error(reason));
-            if is_left && !is_captured()? {
-                self.captured.note_copy();
+            // If the pool is full, dropped snapshots may have left pages in it.
+            let finds_room = || {
+                self.pool().frames.available() == 0 && {
+                    self.pool().drop_unheld();
+                    true
+                }
+            };
+            if is_left && !is_captured()? && !(finds_room() && is_captured()?) {
                 match when {
                     When::BeforePause => self.make_until_done(Become::Own, first.index, Turns::Taken)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,

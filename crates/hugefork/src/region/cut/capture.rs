@@ -6,9 +6,8 @@
 //!   otherwise: each private page ─▶ as in the last set?  yes: the slot of that set  no: a new slot ─▶ a new set
 //! ```
 //! So a capture costs as much as was written, however many snapshots hold the block, and some nanoseconds for each
-//! other page of a set that changes. A block with many such pages is copied instead ([`density::most_captured_pages`]),
-//! and so is a block that a limit charges as a whole. A reservation of a block stays, and pays for the copy if no slot
-//! is left.
+//! other page of a set that changes. A block that a limit charges as a whole is copied instead. A reservation of a
+//! block stays, and pays for the copy if no slot is left.
 //!
 //! If the kernel tracks writes, no writer is kept off, and CoW mappings stay writable. A page is marked and then
 //! copied. Only pages without a mark are visited: those that were written since. Pages that lose their mark before the
@@ -20,8 +19,9 @@
 //! A thread that writes to such a block waits for its window. So the length of the pause depends neither on the number
 //! of pages to copy nor on memory for them. If system calls wait, the pages are parked, and nothing is left for later.
 //!
-//! Otherwise the CoW mapping is write-protected under its window's lock while all its pages are compared. A thread that
-//! writes to it before the pause makes it writable again, and then its pages are compared behind the pause.
+//! Otherwise the CoW mapping is write-protected under its window's lock while all its pages are compared. A block with
+//! many of them is copied ([`density::most_captured_pages`]). A thread that writes to such a mapping before the pause
+//! makes it writable again, and then its pages are compared behind the pause.
 
 use std::ops::Range;
 
@@ -304,8 +304,10 @@ impl<S: Sys> RegionCore<S> {
 
     /// The most pages that are captured over one block. With more pages, the block is copied, unless writers wait.
     fn most_captured(&self, looks: Looks<'_>, do_writers_wait: bool) -> usize {
-        let (size, are_tracked) = (self.pool().block_size, matches!(looks, Looks::Marked(_)));
-        let may_copy = !do_writers_wait && (!are_tracked || self.captured.may_copy());
-        if may_copy { density::most_captured_pages(size, are_tracked) } else { size.bytes() / BASE_PAGE }
+        let size = self.pool().block_size;
+        match looks {
+            Looks::Protected if !do_writers_wait => density::most_captured_pages(size),
+            Looks::Protected | Looks::Marked(_) => size.bytes() / BASE_PAGE,
+        }
     }
 }

@@ -181,11 +181,11 @@ fn cut<S: Sys>(
                     frozen
                 })));
             }
+            // Pages take slots, and pinned blocks are copied.
+            Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.pool().make_room()) => {}
             // CoW mappings that are write-protected one by one take more mappings, and blocks. The next try protects
             // all.
             Err(_) if stay_writable => may_stay_writable = false,
-            // Pinned blocks are copied, and the copies take blocks.
-            Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.pool().make_room()) => {}
             // CoW mappings that have got private pages since they were written back are copied, too. To write them back
             // ahead makes room.
             Err(RegionError::PoolFull { .. })
