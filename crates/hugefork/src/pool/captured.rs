@@ -105,6 +105,8 @@ pub(crate) struct Captured<S: Sys> {
     wanted: AtomicU32,
     /// Counts turns, and drops of sets. A cut that has waited sees by it that it has to look again.
     turns: AtomicUsize,
+    /// Whether a cut waits for the end of operations and has no turn. The sets that it has made are in no snapshot yet.
+    pub(crate) is_cut_waiting: AtomicBool,
     sets: Mutex<Sets<S>>,
     /// Whether memory for sets has ever been allocated.
     has_room: AtomicBool,
@@ -134,6 +136,7 @@ impl<S: Sys> Captured<S> {
         Captured {
             freezing: WordLock::default(),
             wanted: AtomicU32::new(0),
+            is_cut_waiting: AtomicBool::new(false),
             turns: AtomicUsize::new(0),
             sets: Mutex::new(sets),
             has_room: AtomicBool::new(false),
@@ -154,21 +157,24 @@ impl<S: Sys> Captured<S> {
     /// Drops the sets of the `wanted` kinds. Those of no use are the sets whose pages can go back into their blocks,
     /// because only the region holds those blocks, and outdated sets. The caller has the turn.
     fn drop_wanted(&self, wanted: u32, frames: &Frames) {
-        let is_useless = |index, set: &PageSet<S>| frames.references(set.base) <= 1 || self.is_outdated(index);
-        let is_wanted = |index, set: &EngineArc<PageSet<S>>| {
-            wanted & USELESS != 0 && is_useless(index, set) || wanted & UNHELD != 0 && set.owners() == 1
+        let mut sets = self.lock();
+        let waits_for = self.is_cut_waiting.load(Ordering::Relaxed).then_some(sets.cut);
+        let is_useless = |index, of: &Block<S>| frames.references(of.set.base) <= 1 || self.is_outdated(index);
+        let is_unheld = |of: &Block<S>| of.set.owners() == 1 && Some(of.cut) != waits_for;
+        let is_wanted = |index, of: &Block<S>| {
+            wanted & USELESS != 0 && is_useless(index, of) || wanted & UNHELD != 0 && is_unheld(of)
         };
-        if self.drop_each(&mut self.lock(), is_wanted) {
+        if self.drop_each(&mut sets, is_wanted) {
             // A cut that waits for the end of operations must look again.
             self.turns.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Drops each set that `is_wanted` accepts. Returns true if there were any.
-    fn drop_each(&self, sets: &mut Sets<S>, is_wanted: impl Fn(EntryIndex, &EngineArc<PageSet<S>>) -> bool) -> bool {
+    fn drop_each(&self, sets: &mut Sets<S>, is_wanted: impl Fn(EntryIndex, &Block<S>) -> bool) -> bool {
         let mut are_any = false;
         for (index, of) in sets.blocks.iter_mut().enumerate() {
-            if of.as_ref().is_some_and(|of| is_wanted(EntryIndex(index), &of.set)) {
+            if of.as_ref().is_some_and(|of| is_wanted(EntryIndex(index), of)) {
                 (*of, are_any) = (None, true);
                 self.set_record(EntryIndex(index), SET, 0);
             }
@@ -336,7 +342,7 @@ impl<S: Sys> Captured<S> {
     pub(crate) fn begin_cut(&self, block_of: impl Fn(EntryIndex) -> Option<BlockId>) {
         let mut sets = self.lock();
         sets.cut += 1;
-        self.drop_each(&mut sets, |index, set| self.is_outdated(index) || block_of(index) != Some(set.base));
+        self.drop_each(&mut sets, |index, of| self.is_outdated(index) || block_of(index) != Some(of.set.base));
     }
 
     /// Forgets the set of a block.

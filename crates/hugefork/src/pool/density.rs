@@ -9,7 +9,7 @@
 //! | 39 | [`dense_pages`]: the next write to the block copies the whole block |
 //! | 97 | [`left_to_writer_pages`]: the writer copies the block at once |
 //! | 128 | [`most_captured_pages`]: where writes are not tracked, a snapshot copies the block, and no pages |
-//! | 448 | [`mostly_captured_pages`]: the maintenance thread copies the block beside a history |
+//! | 384 | [`mostly_captured_pages`]: the maintenance thread copies the block beside a history |
 //!
 //! All but the last two are fractions of [`dense_pages`], which weighs the costs of the two ways of copying. With other
 //! fractions, `bench snapshot`, `bench anon-cow-seq` and paced writes were slower.
@@ -46,7 +46,7 @@ pub(crate) fn left_to_writer_pages(size: BlockSize) -> usize {
 /// With more captured pages, the maintenance thread copies the block: the copy takes as much memory as the next
 /// captures would.
 pub(crate) fn mostly_captured_pages(size: BlockSize) -> usize {
-    size.bytes() / BASE_PAGE / 8 * 7
+    size.bytes() / BASE_PAGE / 4 * 3
 }
 
 /// Where writes are not tracked, a snapshot copies a block with more private pages, since each compares all captured
@@ -64,7 +64,7 @@ mod tests {
         let of = [never_promoted_pages, dense_everywhere_pages, promoted_pages, dense_pages, left_to_writer_pages];
         assert_eq!(of.map(|pages| pages(BlockSize::MIB_2)), [5, 15, 23, 39, 97]);
         let of_sets = [most_captured_pages, mostly_captured_pages];
-        assert_eq!(of_sets.map(|pages| pages(BlockSize::MIB_2)), [128, 448]);
+        assert_eq!(of_sets.map(|pages| pages(BlockSize::MIB_2)), [128, 384]);
         let [small, large] = [BlockSize::KIB_4, BlockSize::new(1 << 30).unwrap()].map(dense_pages);
         assert!((4..6).contains(&small) && large > 16_000, "{small}, {large}");
     }

@@ -696,6 +696,32 @@ fn a_cut_between_operations_captures_what_was_written_until_they_were_over() {
     });
 }
 
+/// While a cut waits for operations, blocks become short, and the pool drops page sets that are in no snapshot.
+#[test]
+fn pages_that_were_captured_for_a_cut_that_waits_stay() {
+    run_by_page::<Soft>(16, |world| {
+        let (region, held) = history(world, 2);
+        let operations = HeldOperations::new(Duration::MAX);
+        region.space.set_operations(&operations);
+        region.write(at(2), 2);
+        let seat = operations.core().take_seat();
+        operations.core().enter(seat);
+        let later = std::thread::scope(|scope| {
+            let later = scope.spawn(|| region.snapshot());
+            let waits =
+                || region.captured.is_cut_waiting.load(Ordering::Relaxed) && !region.captured.freezing.is_taken();
+            while !waits() {
+                std::thread::yield_now();
+            }
+            world.pool.drop_unheld();
+            operations.core().leave(seat);
+            later.join().unwrap()
+        });
+        operations.core().vacate(seat);
+        assert_eq!((slots(world), written(&held[1], 3), written(&later, 3)), (2, vec![1, 0], vec![1, 2]));
+    });
+}
+
 /// The first pages that are captured beside a snapshot are found by their lost marks, as all later ones, and no writer
 /// is kept off.
 #[test]

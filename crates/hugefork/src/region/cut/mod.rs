@@ -150,8 +150,14 @@ fn cut<S: Sys>(
         } else {
             // Operations go on while pages are written back ahead, and a thread inside one may wait for these turns.
             let next = list(turns.iter().map(|turn| turn.number.wrapping_add(1)));
+            let wait = |waits| {
+                regions.iter().for_each(|region| region.captured.is_cut_waiting.store(waits, Ordering::Relaxed))
+            };
+            wait(true);
             drop(turns);
-            (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
+            let over = operations::over_and_then(regions.iter().copied(), take_turns);
+            wait(false);
+            (between, turns) = over?;
             began = regions.first().map(|region| region.pool().sys.now());
             hold_back();
             let are_others = !turns.iter().map(|turn| turn.number).eq(next);
