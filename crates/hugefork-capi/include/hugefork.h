@@ -99,8 +99,8 @@
  * hf_region_lazy_free instead of MADV_FREE. mlock, MADV_WILLNEED, MADV_COLD, MADV_PAGEOUT and
  * MADV_POPULATE_READ are harmless.
  *
- * MALLOC. The library allocates handles and texts by malloc(3), and the data of its fault
- * handler in memory of its own. So the memory of malloc(3) may lie in a region.
+ * MALLOC. The library allocates handles and parts of some texts by malloc(3), and the data of its
+ * fault handler in memory of its own. So the memory of malloc(3) may lie in a region.
  *
  * C++. hugefork.hpp has classes for C++17. Callbacks that the library calls must neither throw
  * nor leave by longjmp.
@@ -194,9 +194,10 @@ enum hf_error {
 };
 
 /*
- * The last failure on this thread, and what to do about it: one line without newline; "" before
- * the first failure. A success does not change it. Never NULL. The text is valid until the next
- * failure on this thread, or the end of the thread.
+ * The last failure on this thread, and what to do about it: one line without newline, of at most
+ * 1023 bytes; "" before the first failure. A success does not change it. Never NULL. The text
+ * lies in a buffer of the thread: the next failure on this thread overwrites it, and it is valid
+ * until the thread ends.
  */
 const char *hf_last_error(void);
 
