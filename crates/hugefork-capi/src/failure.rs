@@ -26,8 +26,8 @@ const OWN: [(c_int, &CStr, c_int); 5] = [
     (HF_E_PANIC, c"panic", libc::EIO),
 ];
 
-/// A call that failed. Its text is the thread's last error from the time when the failure is made: each failure ends the
-/// call in which it is made.
+/// A call that failed. Its text becomes the thread's last error when the failure is made: each failure ends the call in
+/// which it is made.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: c_int,
