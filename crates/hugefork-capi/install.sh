@@ -5,8 +5,8 @@
 #     install.sh --uninstall [PREFIX]   remove the installed files
 #
 # DESTDIR is prefixed to every path, for packagers; LIBDIR is the folder for libraries, by default PREFIX/lib. With
-# LIBRARIES=folder it installs libhugefork_capi.so and libhugefork_capi.a from there and builds nothing. The program STRIP
-# removes debug information from the installed files; with STRIP=: it remains.
+# LIBRARIES=folder it takes libhugefork_capi.a from there and builds nothing. The compiler CC links the shared library of
+# it. The program STRIP removes debug information from the installed files; with STRIP=: it remains.
 set -eu
 
 crate=$(cd "$(dirname "$0")" && pwd)
@@ -28,7 +28,7 @@ strip=${STRIP-strip}
 
 version=$(sed -n 's/^#define HF_VERSION "\(.*\)"$/\1/p' "$crate/include/hugefork.h")
 shared=libhugefork.so.$version
-# Must be that of build.rs.
+# As in build.rs, as are `nodelete` and the reason for it.
 soname=libhugefork.so.0
 
 if [ $action = uninstall ]; then
@@ -44,13 +44,14 @@ if [ -z "${LIBRARIES-}" ]; then
     cargo build --release --locked --manifest-path "$crate/Cargo.toml"
     LIBRARIES=${CARGO_TARGET_DIR-$crate/../../target}/release
 fi
-for library in libhugefork_capi.so libhugefork_capi.a; do
-    [ -f "$LIBRARIES/$library" ] || fail "$LIBRARIES has no $library"
-done
-
+[ -f "$LIBRARIES/libhugefork_capi.a" ] || fail "$LIBRARIES has no libhugefork_capi.a"
+command -v "${CC-cc}" >/dev/null || fail "${CC-cc} is missing: install gcc, or set CC"
 command -v "$strip" >/dev/null || fail "$strip is missing: install binutils, or set STRIP=: to leave debug information in"
 mkdir -p "$lib/pkgconfig" "$cmake" "$include" "$share" "$man"
-install -m 755 "$LIBRARIES/libhugefork_capi.so" "$lib/$shared"
+# Cargo's shared library has no symbol versions: rustc has a version script of its own, and linkers take only one.
+"${CC-cc}" -shared -o "$lib/$shared" -Wl,-soname,$soname -Wl,-z,nodelete -Wl,-z,now -Wl,--gc-sections \
+    -Wl,--version-script="$crate/hugefork.map" -Wl,--whole-archive "$LIBRARIES/libhugefork_capi.a" -Wl,--no-whole-archive
+chmod 755 "$lib/$shared"
 install -m 644 "$LIBRARIES/libhugefork_capi.a" "$lib/libhugefork.a"
 "$strip" --strip-unneeded "$lib/$shared"
 "$strip" --strip-debug "$lib/libhugefork.a"

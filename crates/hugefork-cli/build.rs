@@ -29,14 +29,19 @@ fn variable(name: &str) -> OsString {
     env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}"))
 }
 
+/// The target of the library. Programs that load it have glibc, also if the command itself has musl.
+fn target() -> String {
+    variable("TARGET").into_string().expect("cargo's targets are text").replace("-musl", "-gnu")
+}
+
 /// Builds the library with that manifest, in the directory `out`, and returns its path.
 fn library(manifest: &Path, out: &Path) -> PathBuf {
-    let (built, target) = (out.join("library"), variable("TARGET"));
+    let (built, target) = (out.join("library"), target());
     let mut cargo = Command::new(variable("CARGO"));
     // The working directory is unchanged, so cargo finds the same configuration as this build.
     cargo.args(["rustc", "--lib", "--crate-type", "cdylib", "--release", "--offline", "--locked"]);
     cargo.arg("--manifest-path").arg(manifest);
-    cargo.arg("--target").arg(&target).arg("--target-dir").arg(&built);
+    cargo.args(["--target", &target]).arg("--target-dir").arg(&built);
     cargo.arg("--").args(["--cfg", "hugefork_interposed"]);
     if let Some(folder) = static_unwinder(out) {
         cargo.arg("-C").arg(format!("link-arg=-L{}", folder.display()));
@@ -60,7 +65,7 @@ fn library(manifest: &Path, out: &Path) -> PathBuf {
 /// A folder in which the linker finds the static unwinder under the name of the shared one: loading the shared one
 /// would cost each program nine system calls. `None` if the compiler has no static unwinder for the target.
 fn static_unwinder(out: &Path) -> Option<PathBuf> {
-    if env::var_os("HOST") != env::var_os("TARGET") {
+    if variable("HOST") != OsString::from(target()) {
         // This compiler has only the unwinder of the build machine, not that of the target.
         return None;
     }

@@ -67,7 +67,7 @@ int main(void)
     hf_pool *pool;
     hf_region *region;
     hf_snapshot *saved;
-    hf_region_stats stats;
+    hf_region_stats stats = HF_REGION_STATS_INIT;
     mi_arena_id_t arena;
     mi_heap_t *heap;
     struct word *first = NULL;
@@ -120,7 +120,6 @@ int main(void)
             return 1;
         }
     }
-    stats.size = sizeof stats;
     or_end(hf_region_get_stats(region, &stats));
     printf("%zu words in %zu blocks of a mimalloc heap were snapshotted\n", count, stats.blocks_present);
     if (count != WORDS)

@@ -45,10 +45,10 @@
  * handle while another thread is in a call with it is undefined, as with free(3). So is the use
  * of addresses of a closed region, snapshot, pin or import.
  *
- * STRUCTS begin with their size, so that later releases can add fields. Set `size` to sizeof,
- * or use the macro HF_..._INIT. A program built against an older header works with a newer
- * library. Options of a newer header that the library does not know give HF_E_BAD_STRUCT,
- * unless they are zero.
+ * STRUCTS begin with their size, so that later releases can add fields. Each has a macro
+ * HF_..._INIT, also those that hugefork fills in; or set `size` to sizeof. A program built
+ * against an older header works with a newer library. Options of a newer header that the library
+ * does not know give HF_E_BAD_STRUCT, unless they are zero.
  *
  * STRINGS that functions return belong to the library. The library copies strings and structs
  * that the program passes; the program may free them after the call.
@@ -56,7 +56,7 @@
  * THREADS. Any thread may call any function, and several threads may use one handle at once. As
  * with any memory, the program must prevent two threads from writing to the same bytes at once.
  *
-* SIGNALS. A signal handler may call hf_errno and hf_error_name, and no other function of
+ * SIGNALS. A signal handler may call hf_errno and hf_error_name, and no other function of
  * hugefork. It may read regions, and write to pinned ranges. It must not write elsewhere in a
  * region, because it may have interrupted a thread inside hugefork. A thread that blocks
  * SIGSEGV (threads of many servers block all signals) ends the process without a message at
@@ -99,8 +99,8 @@
  * hf_region_lazy_free instead of MADV_FREE. mlock, MADV_WILLNEED, MADV_COLD, MADV_PAGEOUT and
  * MADV_POPULATE_READ are harmless.
  *
- * MALLOC. The library allocates handles and texts by malloc(3), and the data of its fault
- * handler in memory of its own. So the memory of malloc(3) may lie in a region.
+ * MALLOC. The library allocates handles and parts of some texts by malloc(3), and the data of its
+ * fault handler in memory of its own. So the memory of malloc(3) may lie in a region.
  *
  * C++. hugefork.hpp has classes for C++17. Callbacks that the library calls must neither throw
  * nor leave by longjmp.
@@ -194,9 +194,10 @@ enum hf_error {
 };
 
 /*
- * The last failure on this thread, and what to do about it: one line without newline; "" before
- * the first failure. A success does not change it. Never NULL. The text is valid until the next
- * failure on this thread, or the end of the thread.
+ * The last failure on this thread, and what to do about it: one line without newline, of at most
+ * 1023 bytes; "" before the first failure. A success does not change it. Never NULL. The text
+ * lies in a buffer of the thread: the next failure on this thread overwrites it, and it is valid
+ * until the thread ends.
  */
 const char *hf_last_error(void);
 
@@ -468,7 +469,7 @@ int hf_pool_trim(hf_pool *pool, size_t *trimmed);
 
 /* Statistics of a pool and its threads. New fields are added at the end. */
 typedef struct hf_pool_stats {
-    /* Set it to sizeof(hf_pool_stats) before the call. */
+    /* sizeof(hf_pool_stats). */
     size_t size;
     /* Blocks of the pool. */
     size_t blocks;
@@ -522,12 +523,16 @@ typedef struct hf_pool_stats {
     size_t pages_in_views;
 } hf_pool_stats;
 
+#define HF_POOL_STATS_INIT \
+    { sizeof(hf_pool_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+      0, 0, 0, 0, 0, 0, 0 }
+
 /*
  * Statistics of the faults of a region, or of all regions of a pool. Counts only grow. They are
  * read one after another while faults continue. New fields are added at the end.
  */
 typedef struct hf_fault_stats {
-    /* Set it to sizeof(hf_fault_stats) before the call. */
+    /* sizeof(hf_fault_stats). */
     size_t size;
     /* First writes: the write got a zeroed block. */
     uint64_t demand_zero;
@@ -590,6 +595,10 @@ typedef struct hf_fault_stats {
     uint64_t held_by_write_back_p99_ns;
     uint64_t held_by_write_back_p100_ns;
 } hf_fault_stats;
+
+#define HF_FAULT_STATS_INIT \
+    { sizeof(hf_fault_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /*
  * Fills in the statistics. The kernel counts `bytes_huge` for the call: 0.04 ms for each GiB in
@@ -754,7 +763,7 @@ int hf_region_discard(hf_region *region, size_t offset, size_t len);
 
 /* The result of hf_region_lazy_free. The fields add up to the range. */
 typedef struct hf_lazy_freed {
-    /* Set it to sizeof(hf_lazy_freed) before the call. */
+    /* sizeof(hf_lazy_freed). */
     size_t size;
     /* Bytes that this call lazily freed. */
     size_t freed;
@@ -771,6 +780,8 @@ typedef struct hf_lazy_freed {
     /* Skipped: the ends of the range that do not fill a page of 4 KiB. */
     size_t unaligned;
 } hf_lazy_freed;
+
+#define HF_LAZY_FREED_INIT { sizeof(hf_lazy_freed), 0, 0, 0, 0, 0, 0, 0 }
 
 /*
  * Allows hugefork to drop the contents of a range when memory is short. Until then the range
@@ -1034,7 +1045,7 @@ int hf_region_snapshot_all(hf_region *const *regions, size_t count,
 
 /* Statistics of a region. New fields are added at the end. */
 typedef struct hf_region_stats {
-    /* Set it to sizeof(hf_region_stats) before the call. */
+    /* sizeof(hf_region_stats). */
     size_t size;
     /* Blocks that the region spans. */
     size_t blocks;
@@ -1064,6 +1075,8 @@ typedef struct hf_region_stats {
     /* Bytes of its page table. */
     size_t metadata_bytes;
 } hf_region_stats;
+
+#define HF_REGION_STATS_INIT { sizeof(hf_region_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /*
  * Fills in the region's statistics. Some nanoseconds a block.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{ptr, slice};
 
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
 
 /// Runs the body of a function that returns a code: 0, or the code of the error, which becomes the thread's last error.
 pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
@@ -15,15 +15,12 @@ pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
 
 /// Runs the body of a function that returns another type than a code; returns `instead` after an error.
 pub(crate) fn ask<T>(instead: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
-    caught(body).unwrap_or_else(|failure| {
-        failure::keep(failure);
-        instead
-    })
+    caught(body).unwrap_or(instead)
 }
 
 /// Runs the body of a function that returns a number, or the code of its error.
 pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
-    caught(body).unwrap_or_else(failure::keep)
+    caught(body).unwrap_or_else(|failure| failure.code)
 }
 
 /// The range as the Rust API takes it. An end beyond `usize::MAX` becomes `usize::MAX`, which lies outside any region.
@@ -66,7 +63,8 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::{HF_E_NULL, HF_E_PANIC, last_text};
+    use crate::failure::{HF_E_NULL, HF_E_PANIC};
+    use crate::last::last_text;
 
     #[test]
     fn a_panic_is_an_error() {

@@ -40,7 +40,7 @@ impl Finding {
             HF_CHANGES_BY_PAGE => changes.pages(),
             HF_CHANGES_WRITTEN => changes.written(),
             other => {
-                return Err(Failure::bad_value(format!(
+                return Err(Failure::bad_value(format_args!(
                     "{other} is no exactness of changes: take HF_CHANGES_BY_BLOCK, HF_CHANGES_BY_PAGE or HF_CHANGES_WRITTEN"
                 )));
             }

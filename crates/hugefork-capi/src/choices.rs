@@ -84,13 +84,13 @@ choices! {
 /// The value that `number` selects.
 pub(crate) fn chosen<T: Choice>(number: c_int) -> Result<T, Failure> {
     let found = T::ALL.iter().find(|(known, _)| *known == number).map(|(_, choice)| *choice);
-    found.ok_or_else(|| Failure::bad_value(format!("{number} is no {}: take a constant of hugefork.h", T::WHAT)))
+    found.ok_or_else(|| Failure::bad_value(format_args!("{number} is no {}: take a constant of hugefork.h", T::WHAT)))
 }
 
 /// The number of a value.
 pub(crate) fn number_of<T: Choice>(choice: T) -> Result<c_int, Failure> {
     let found = T::ALL.iter().find(|(_, known)| *known == choice).map(|(number, _)| *number);
-    found.ok_or_else(|| Failure::bad_value(format!("this {} has no constant in hugefork.h", T::WHAT)))
+    found.ok_or_else(|| Failure::bad_value(format_args!("this {} has no constant in hugefork.h", T::WHAT)))
 }
 
 #[unsafe(no_mangle)]

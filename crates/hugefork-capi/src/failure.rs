@@ -1,16 +1,15 @@
-//! Error codes, and the last error of a thread.
+//! Error codes, and failures: the reasons why calls fail.
 //!
 //! The engine's codes are the negated numbers of its `ErrorCode`s. Errors that occur only in the C
 //! binding have numbers from 2001 on.
 
-use std::borrow::Cow;
-use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
+use std::fmt;
 use std::ops::Range;
 
 use hugefork::{BuildError, ErrorCode, ImportError, RegionError, ResetError, SizeError, SystemError, TransferError};
 
-use crate::words::in_words_of_c;
+use crate::last;
 
 pub(crate) const HF_E_BAD_HANDLE: c_int = -2001;
 pub(crate) const HF_E_NULL: c_int = -2002;
@@ -27,69 +26,68 @@ const OWN: [(c_int, &CStr, c_int); 5] = [
     (HF_E_PANIC, c"panic", libc::EIO),
 ];
 
-/// The reason why a call failed.
+/// A call that failed. Its text becomes the thread's last error when the failure is made: each failure ends the call in
+/// which it is made.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    code: c_int,
-    errno: c_int,
-    text: String,
+    pub(crate) code: c_int,
     /// Bytes that a call had done before.
     pub(crate) done: usize,
 }
 
 impl Failure {
-    fn own(code: c_int, text: String) -> Failure {
-        Failure { code, errno: errno_of(code), text, done: 0 }
+    fn new(code: c_int, errno: c_int, text: fmt::Arguments<'_>) -> Failure {
+        last::set(text, errno);
+        Failure { code, done: 0 }
     }
 
-    pub(crate) fn bad_handle(text: String) -> Failure {
+    fn own(code: c_int, text: fmt::Arguments<'_>) -> Failure {
+        Failure::new(code, errno_of(code), text)
+    }
+
+    pub(crate) fn bad_handle(text: fmt::Arguments<'_>) -> Failure {
         Failure::own(HF_E_BAD_HANDLE, text)
     }
 
     pub(crate) fn null(parameter: &str) -> Failure {
-        Failure::own(HF_E_NULL, format!("`{parameter}` is a null pointer: give a valid address"))
+        Failure::own(HF_E_NULL, format_args!("`{parameter}` is a null pointer: give a valid address"))
     }
 
-    pub(crate) fn bad_struct(text: String) -> Failure {
+    pub(crate) fn bad_struct(text: fmt::Arguments<'_>) -> Failure {
         Failure::own(HF_E_BAD_STRUCT, text)
     }
 
-    pub(crate) fn bad_value(text: impl Into<String>) -> Failure {
-        Failure::own(HF_E_BAD_VALUE, text.into())
+    pub(crate) fn bad_value(text: fmt::Arguments<'_>) -> Failure {
+        Failure::own(HF_E_BAD_VALUE, text)
     }
 
     /// Like [`Failure::bad_value`], for a number that cannot be a descriptor.
     pub(crate) fn bad_descriptor(fd: c_int) -> Failure {
-        let text = format!("{fd} is no descriptor: give one that is open");
-        Failure { errno: libc::EBADF, ..Failure::bad_value(text) }
+        Failure::new(HF_E_BAD_VALUE, libc::EBADF, format_args!("{fd} is no descriptor: give one that is open"))
     }
 
     pub(crate) fn panic(words: &str) -> Failure {
-        let text =
-            format!("hugefork panicked: {words}; this is a defect of hugefork; report it with the output on stderr");
+        let text = format_args!(
+            "hugefork panicked: {words}; this is a defect of hugefork; report it with the output on stderr"
+        );
         Failure::own(HF_E_PANIC, text)
     }
 
     pub(crate) fn heap_full(size: usize, len: usize) -> Failure {
-        let text = format!("a heap of {len} bytes has no room for {size} more: free some, or make a longer one");
+        let text = format_args!("a heap of {len} bytes has no room for {size} more: free some, or make a longer one");
         Failure::own(-ErrorCode::OutOfMemory.number(), text)
     }
 
     /// An error of a system call that the binding itself made.
     pub(crate) fn system(call: &str, error: &std::io::Error) -> Failure {
-        let (code, errno) = (-ErrorCode::System.number(), error.raw_os_error().unwrap_or(libc::EIO));
-        Failure { code, errno, text: format!("{call}: {error}"), done: 0 }
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        Failure::new(-ErrorCode::System.number(), errno, format_args!("{call}: {error}"))
     }
 
     /// The engine's error for a range outside memory, for cases in which the engine is not called.
     pub(crate) fn out_of_range(range: &Range<usize>, len: usize) -> Failure {
-        let text = format!("range {}..{} is not inside 0..{len}: take one that is", range.start, range.end);
-        Failure::of_engine(ErrorCode::OutOfRange, None, text)
-    }
-
-    fn of_engine(code: ErrorCode, refused: Option<&SystemError>, text: String) -> Failure {
-        let errno = refused.map_or(code.errno(), |refused| refused.raw_os_error());
-        Failure { code: -code.number(), errno, text: in_words_of_c(&text), done: 0 }
+        let text = format_args!("range {}..{} is not inside 0..{len}: take one that is", range.start, range.end);
+        Failure::own(-ErrorCode::OutOfRange.number(), text)
     }
 
     /// The same failure of a call that had done this many bytes before.
@@ -103,7 +101,9 @@ macro_rules! of_engine {
     ($($of:ty: $error:ident => $refused:expr, $done:expr;)*) => {$(
         impl From<$of> for Failure {
             fn from($error: $of) -> Failure {
-                Failure::of_engine($error.code(), $refused, $error.to_string()).after($done)
+                let refused: Option<&SystemError> = $refused;
+                let errno = refused.map_or($error.code().errno(), |refused| refused.raw_os_error());
+                Failure::new(-$error.code().number(), errno, format_args!("{}", $error)).after($done)
             }
         }
     )*};
@@ -126,35 +126,6 @@ fn refused(error: &RegionError) -> Option<&SystemError> {
 /// An error if a parameter is a null pointer.
 pub(crate) fn check_not_null<T>(at: *const T, parameter: &str) -> Result<(), Failure> {
     if at.is_null() { Err(Failure::null(parameter)) } else { Ok(()) }
-}
-
-/// The last error of a thread.
-struct Last {
-    text: Cow<'static, CStr>,
-    errno: c_int,
-}
-
-thread_local! {
-    static LAST: RefCell<Last> = const { RefCell::new(Last { text: Cow::Borrowed(c""), errno: 0 }) };
-}
-
-/// Makes `failure` the thread's last error and returns its code.
-pub(crate) fn keep(failure: Failure) -> c_int {
-    let Failure { code, errno, text, .. } = failure;
-    let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
-    // A thread that is ending no longer has a last error.
-    let _ = LAST.try_with(|last| *last.borrow_mut() = Last { text: Cow::Owned(text), errno });
-    code
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn hf_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn hf_last_errno() -> c_int {
-    LAST.try_with(|last| last.borrow().errno).unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]
@@ -202,11 +173,6 @@ fn name_of_engine(code: c_int) -> Option<&'static CStr> {
 }
 
 #[cfg(test)]
-pub(crate) fn last_text() -> String {
-    LAST.with(|last| last.borrow().text.to_string_lossy().into_owned())
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -227,11 +193,5 @@ mod tests {
         for unknown in [1, 1105, -1, -9999, c_int::MIN, c_int::MAX] {
             assert_eq!((name(unknown), hf_errno(unknown)), ("unknown", libc::EIO));
         }
-    }
-
-    #[test]
-    fn a_text_with_a_zero_byte_is_not_cut() {
-        keep(Failure::bad_value("a\0b".to_owned()));
-        assert_eq!(last_text(), "a?b");
     }
 }

@@ -121,13 +121,13 @@ unsafe fn check<T: Held>(handle: *const Handle<T>) -> Result<(), Failure> {
 }
 
 fn bad<T: Held>(what: &str) -> Result<(), Failure> {
-    Err(Failure::bad_handle(format!("{what}: give one of type {} that is open", T::TYPE)))
+    Err(Failure::bad_handle(format_args!("{what}: give one of type {} that is open", T::TYPE)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::last_text;
+    use crate::last::last_text;
 
     struct One(#[allow(dead_code)] u8);
     struct Other;

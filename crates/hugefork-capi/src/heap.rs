@@ -37,7 +37,7 @@ unsafe extern "C" fn hf_heap_operations(heap: *const hf_heap, out: *mut *mut hf_
 
 fn layout(size: usize, alignment: usize) -> Result<Layout, Failure> {
     Layout::from_size_align(size, alignment).map_err(|_| {
-        Failure::bad_value(format!(
+        Failure::bad_value(format_args!(
             "{size} bytes at a multiple of {alignment}: give a power of two and at most PTRDIFF_MAX bytes"
         ))
     })

@@ -52,7 +52,7 @@ pub(crate) fn text(text: &str) -> CString {
 
 impl PoolHandle {
     pub(crate) fn new(pool: Pool) -> PoolHandle {
-        let reason = |words: &str| text(&in_words_of_c(words));
+        let reason = |words: &str| text(&in_words_of_c(words).to_string());
         PoolHandle {
             name: text(pool.name()),
             fallback_reason: pool.fallback_reason().map(reason),

@@ -8,7 +8,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `boundary` | turns errors and panics into codes, and offset and length into ranges |
-//! | `failure` | codes, and the text and `errno` of the last error of a thread |
+//! | `failure`, `last` | codes, and the text and `errno` of the last error of a thread |
 //! | `handle`, `kinds` | create handles, return their values, close them |
 //! | `words` | translates texts of the engine into C terms |
 //! | `live` | records the open handles |
@@ -31,6 +31,7 @@ mod handle;
 mod heap;
 mod import;
 mod kinds;
+mod last;
 mod library;
 mod live;
 mod observer;

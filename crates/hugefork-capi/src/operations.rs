@@ -49,7 +49,9 @@ unsafe extern "C" fn hf_operations_leave(operations: *mut hf_operations) -> c_in
         // SAFETY: the caller vouches for the arguments.
         match unsafe { handle::get(operations)? }.leave() {
             true => Ok(()),
-            false => Err(Failure::bad_value("this thread is inside of no such operation: enter one first")),
+            false => {
+                Err(Failure::bad_value(format_args!("this thread is inside of no such operation: enter one first")))
+            }
         }
     })
 }

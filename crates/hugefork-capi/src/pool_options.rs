@@ -72,13 +72,16 @@ impl hf_pool_options {
             0 => builder,
             1 => builder.exports(true),
             other => {
-                return Err(Failure::bad_value(format!(
+                return Err(Failure::bad_value(format_args!(
                     "`exports` of hf_pool_options is {other}: take 0 or 1, or begin with HF_POOL_OPTIONS_INIT"
                 )));
             }
         };
         if self.unused != 0 {
-            return Err(Failure::bad_value(format!("`unused` of hf_pool_options is {}: set it to 0", self.unused)));
+            return Err(Failure::bad_value(format_args!(
+                "`unused` of hf_pool_options is {}: set it to 0",
+                self.unused
+            )));
         }
         // SAFETY: the caller vouches for the arguments.
         if let Some(name) = unsafe { string(self.name) } {
@@ -105,11 +108,11 @@ impl hf_pool_options {
     fn zeroed_stock(&self) -> Result<Option<ZeroedStock>, Failure> {
         match (self.zeroed_low, self.zeroed_high, self.zeroed_cpu_percent) {
             (0, 0, 0) => Ok(None),
-            (_, 0, _) => Err(Failure::bad_value("a zeroed stock of 0 bytes: set `zeroed_high`")),
+            (_, 0, _) => Err(Failure::bad_value(format_args!("a zeroed stock of 0 bytes: set `zeroed_high`"))),
             (low, high, 0) => Ok(Some(ZeroedStock::keep(low, high))),
             (low, high, percent) => match u32::try_from(percent) {
                 Ok(percent @ 1..=100) => Ok(Some(ZeroedStock::keep(low, high).cpu_percent(percent))),
-                _ => Err(Failure::bad_value(format!("{percent} per cent of a CPU: take 1 to 100, or 0 for 25"))),
+                _ => Err(Failure::bad_value(format_args!("{percent} per cent of a CPU: take 1 to 100, or 0 for 25"))),
             },
         }
     }
@@ -122,12 +125,14 @@ impl hf_pool_options {
         let times = (self.pressure_stall_us, self.pressure_window_us);
         match self.reclaim_under_pressure {
             0 if file.is_some() || times != (0, 0) || self.pressure_step != 0 => {
-                return Err(Failure::bad_value("a pressure watch that is off: set `reclaim_under_pressure` to 1"));
+                return Err(Failure::bad_value(format_args!(
+                    "a pressure watch that is off: set `reclaim_under_pressure` to 1"
+                )));
             }
             0 => return Ok(None),
             1 => {}
             other => {
-                return Err(Failure::bad_value(format!("`reclaim_under_pressure` is {other}: set it to 0 or 1")));
+                return Err(Failure::bad_value(format_args!("`reclaim_under_pressure` is {other}: set it to 0 or 1")));
             }
         }
         let file = file.map(|file| Path::new(OsStr::from_bytes(file.to_bytes())));
@@ -135,7 +140,9 @@ impl hf_pool_options {
         watch = match times {
             (0, 0) => watch,
             (0, _) | (_, 0) => {
-                return Err(Failure::bad_value("a stall without a window, or a window without a stall: set both"));
+                return Err(Failure::bad_value(format_args!(
+                    "a stall without a window, or a window without a stall: set both"
+                )));
             }
             (stall, window) => watch.stall(Duration::from_micros(stall), Duration::from_micros(window)),
         };

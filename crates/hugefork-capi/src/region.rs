@@ -185,7 +185,7 @@ fn check_named_once<'a>(regions: impl Iterator<Item = &'a Region>, then: &str) -
     let mut twice: Vec<_> = regions.map(Region::as_ptr).collect();
     twice.sort_unstable();
     match twice.windows(2).any(|pair| pair[0] == pair[1]) {
-        true => Err(Failure::bad_value(format!("a region is named twice: {then}"))),
+        true => Err(Failure::bad_value(format_args!("a region is named twice: {then}"))),
         false => Ok(()),
     }
 }

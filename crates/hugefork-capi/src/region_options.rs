@@ -36,10 +36,10 @@ pub(crate) unsafe fn read(options: *const hf_region_options) -> Result<RegionOpt
     let options = RegionOptions::new().reserve(chosen(asked.reserve)?).copy_grain(chosen(asked.copy_grain)?);
     let options = match asked.calls_wait {
         0 | 1 => options.calls_wait(asked.calls_wait == 1),
-        other => return Err(Failure::bad_value(format!("`calls_wait` is {other}: set it to 0 or 1"))),
+        other => return Err(Failure::bad_value(format_args!("`calls_wait` is {other}: set it to 0 or 1"))),
     };
     if asked.unused != 0 {
-        return Err(Failure::bad_value(format!("`unused` is {}: set it to 0", asked.unused)));
+        return Err(Failure::bad_value(format_args!("`unused` is {}: set it to 0", asked.unused)));
     }
     Ok(if asked.max_cow_bytes > 0 { options.max_cow_bytes(asked.max_cow_bytes) } else { options })
 }

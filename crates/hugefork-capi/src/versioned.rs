@@ -35,8 +35,12 @@ unsafe fn size<T: Versioned>(at: *const T) -> Result<usize, Failure> {
     // SAFETY: it begins with its size.
     let size = unsafe { at.cast::<usize>().read_unaligned() };
     if !(T::FIRST_SIZE..=MAX_SIZE).contains(&size) {
-        let text =
-            format!("a {} whose `size` is {size}: set it to sizeof({}), {} bytes", T::TYPE, T::TYPE, size_of::<T>());
+        let text = format_args!(
+            "a {} whose `size` is {size}: set it to sizeof({}), {} bytes",
+            T::TYPE,
+            T::TYPE,
+            size_of::<T>()
+        );
         return Err(Failure::bad_struct(text));
     }
     Ok(size)
@@ -58,7 +62,7 @@ pub(crate) unsafe fn read<T: Versioned>(from: *const T) -> Result<T, Failure> {
     let bytes = unsafe { slice::from_raw_parts(from.cast::<u8>(), size) };
     let (known, unknown) = bytes.split_at(size.min(size_of::<T>()));
     if unknown.iter().any(|byte| *byte != 0) {
-        let text = format!(
+        let text = format_args!(
             "this {} asks for something that hugefork {} does not know: leave its new fields zero, or use the library that \
              belongs to the header",
             T::TYPE,

@@ -1,6 +1,8 @@
 //! Translates texts of the engine into C terms: Rust names become C names. `tests/words.rs` checks
 //! all texts.
 
+use std::fmt;
+
 /// Phrases of the engine, and their replacements for C.
 const WORDS: [(&str, &str); 16] = [
     ("Backing::ShmemHuge", "HF_BACKING_SHMEM_HUGE"),
@@ -22,6 +24,18 @@ const WORDS: [(&str, &str); 16] = [
 ];
 
 /// Translates a text of the engine for programs in C.
-pub(crate) fn in_words_of_c(text: &str) -> String {
-    WORDS.iter().fold(text.to_owned(), |text, (of_engine, of_c)| text.replace(of_engine, of_c))
+pub(crate) fn in_words_of_c(text: &str) -> impl fmt::Display {
+    fmt::from_fn(move |to| {
+        let mut rest = text;
+        while let Some(letter) = rest.chars().next() {
+            let phrase = WORDS.iter().find(|(of_engine, _)| rest.starts_with(of_engine));
+            let (len, of_c) = match phrase {
+                Some((of_engine, of_c)) => (of_engine.len(), *of_c),
+                None => (letter.len_utf8(), &rest[..letter.len_utf8()]),
+            };
+            to.write_str(of_c)?;
+            rest = &rest[len..];
+        }
+        Ok(())
+    })
 }

@@ -77,7 +77,7 @@ fn a_failed_installation_prints_the_reason() {
     }
     let mut script = Command::new(folder().join("install.sh"));
     let output = script.arg("/opt").env("LIBRARIES", &to).env("DESTDIR", &to).output().unwrap();
-    assert!(!output.status.success() && words(&output).contains("has no libhugefork_capi.so"), "{}", words(&output));
+    assert!(!output.status.success() && words(&output).contains("has no libhugefork_capi.a"), "{}", words(&output));
     assert_eq!(files(&to), BTreeSet::new());
 }
 
@@ -193,16 +193,22 @@ fn pkg_config_finds_both_libraries() {
 }
 
 #[test]
-fn the_shared_library_exports_exactly_the_header_functions() {
-    let library = built().join("libhugefork_capi.so");
+fn the_shared_library_exports_exactly_the_header_functions_with_versions() {
+    let library = installed("symbols").join("lib/libhugefork.so");
     let symbols = said(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(&library));
-    let shown: BTreeSet<&str> = symbols.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    // The version itself is a symbol, too.
+    let shown: BTreeSet<&str> =
+        symbols.lines().map(|line| line.split(' ').next().unwrap()).filter(|name| *name != "HUGEFORK_0.1").collect();
     let declared = Declarations::of_header();
     // Debuggers set a breakpoint there.
     let wanted = declared.functions.keys().map(String::as_str).chain(["hugefork_foreign_fault"]);
-    assert_eq!(shown, wanted.collect::<BTreeSet<_>>());
-    let dynamic = said(Command::new("readelf").arg("-d").arg(&library));
-    assert!(dynamic.contains("Library soname: [libhugefork.so.0]"), "{dynamic}");
-    // The fault handler is in the library.
-    assert!(dynamic.contains("NODELETE"), "{dynamic}");
+    let wanted: Vec<String> = wanted.map(|name| format!("{name}@@HUGEFORK_0.1")).collect();
+    assert_eq!(shown, wanted.iter().map(String::as_str).collect());
+    let of_cargo = built().join("libhugefork_capi.so");
+    for library in [library, of_cargo] {
+        let dynamic = said(Command::new("readelf").arg("-d").arg(&library));
+        assert!(dynamic.contains("Library soname: [libhugefork.so.0]"), "{dynamic}");
+        // The fault handler is in the library.
+        assert!(dynamic.contains("NODELETE"), "{dynamic}");
+    }
 }

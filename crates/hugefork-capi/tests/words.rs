@@ -18,7 +18,7 @@ const OF_VIEWS: &str = "Region::writers_of";
 fn every_message_names_items_of_the_header() {
     let header = common::header();
     for message in messages().iter().filter(|message| !message.contains(OF_VIEWS)) {
-        let told = in_words_of_c(message);
+        let told = in_words_of_c(message).to_string();
         for name in names(&told) {
             assert!(name == "_at" || header.contains(name), "`{name}` is nothing in C: {told}");
         }

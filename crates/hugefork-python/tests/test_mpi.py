@@ -81,6 +81,29 @@ def test_a_save_since_another_writes_what_has_changed(pool, tmp_path):
             hf.mpi.save(Alone(), tmp_path, {"w": w}, since=other)
 
 
+def test_a_save_since_a_directory_compares_with_its_parts(pool, tmp_path):
+    w = pool.array(np.arange(1 << 18))
+    hf.mpi.save(Alone(), tmp_path / "run", {"w": w}).result()
+    reports = []
+    for turn, path in enumerate(("run", "run", "other")):
+        # As after a restart, the arrays are others.
+        w = hf.mpi.load(Alone(), tmp_path / "run", pool=pool)["w"].copy()
+        w = pool.array(w)
+        w[turn * 1000] = -turn
+        save = hf.mpi.save(
+            Alone(), tmp_path / path, {"w": w}, since=tmp_path / "run", progress=lambda *done: reports.append(done)
+        )
+        save.result()
+        assert save.mine.written < 100_000 and reports[-1] == (save.mine.written, save.mine.written)
+        assert np.array_equal(hf.mpi.load(Alone(), save.path, pool=pool)["w"], w)
+    # A rank that was not there writes everything.
+    assert hf.mpi._part_before(tmp_path / "run", 1) is None
+    with pytest.raises(FileNotFoundError):
+        hf.mpi.save(Alone(), tmp_path / "third", {"w": w}, since=tmp_path / "nothing")
+    with pytest.raises(hf.CheckpointError, match="not a manifest of a checkpoint of MPI"):
+        hf.mpi.save(Alone(), tmp_path / "third", {"w": w}, since=next((tmp_path / "run").glob("*.rank-0")))
+
+
 def test_a_failed_rank_preserves_the_previous_checkpoint(pool, tmp_path):
     w = pool.array([1.0])
     hf.mpi.save(Alone(), tmp_path, {"w": w}).result()

@@ -77,8 +77,7 @@ static inline hf_region *region_of(hf_pool *pool, size_t len)
 
 static inline hf_pool_stats stats_of(const hf_pool *pool)
 {
-    hf_pool_stats stats;
-    stats.size = sizeof stats;
+    hf_pool_stats stats = HF_POOL_STATS_INIT;
     WELL(hf_pool_get_stats(pool, &stats));
     return stats;
 }

@@ -188,7 +188,9 @@ static void limits(hf_pool *pool)
     memset(bytes_of(region), 1, 2 * BLOCK);
     WELL(hf_region_snapshot(region, NULL, &saved));
     CHECK(hf_snapshot_is_revoked(saved) == 0);
-    memset(bytes_of(region), 2, 2 * BLOCK);
+    /* One call for both might begin at the end, as musl's memset does. */
+    memset(bytes_of(region), 2, BLOCK);
+    memset(bytes_of(region) + BLOCK, 2, BLOCK);
     CHECK(hf_snapshot_is_revoked(saved) == 1);
     FAILS(HF_E_REVOKED, hf_snapshot_read_at(saved, BLOCK, bytes_of(region), 1));
     CHECK(strstr(hf_last_error(), "max_cow_bytes were used up: make it with HF_RESERVE_FULL") != NULL);

@@ -6,6 +6,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// `RTLD_DEEPBIND`, which only glibc has.
+const DEEPBIND: i32 = 8;
+
 /// Address of libc's function; 0 before it was resolved.
 static REAL: AtomicUsize = AtomicUsize::new(0);
 
@@ -32,7 +35,7 @@ pub unsafe extern "C" fn dlopen(name: *const std::ffi::c_char, flags: std::ffi::
         "pop rdi",
         "2:",
         "jmp rax",
-        kept = const !libc::RTLD_DEEPBIND,
+        kept = const !DEEPBIND,
         real = sym REAL,
         find = sym find,
     )

@@ -43,6 +43,9 @@ use crate::pool::{self, Zeros};
 use crate::withdrawal::{leave_a_pool, leave_for_a_place, leave_unless_child, withdraw};
 use crate::{HUGE_PAGE, fork, switch};
 
+/// `MADV_COLLAPSE`, which libc has for glibc only.
+const COLLAPSE: c_int = 25;
+
 /// A handler of `pthread_atfork` and its like.
 type Handler = Option<unsafe extern "C" fn()>;
 
@@ -146,7 +149,7 @@ wrapped! {
     // For other processes, the allowed advice drops nothing. Other advice needs the process itself (Linux 6.13).
     process_madvise(process: c_int, pieces: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize {
         let is_harmless =
-            matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT | libc::MADV_WILLNEED | libc::MADV_COLLAPSE);
+            matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT | libc::MADV_WILLNEED | COLLAPSE);
         if !is_harmless && !withdraw(Zeros::Copied) {
             return failed::<c_int>(libc::ENOMEM) as isize;
         }
@@ -266,7 +269,7 @@ fn before_faults(argument: *const Register) -> bool {
 
 /// Checks a limit that this process sets for itself.
 pub(super) fn before_limit(which: c_uint, new: *const libc::rlimit64) {
-    let is_of_memory = [libc::RLIMIT_AS, libc::RLIMIT_DATA].contains(&(which as libc::__rlimit_resource_t));
+    let is_of_memory = [libc::RLIMIT_AS as c_uint, libc::RLIMIT_DATA as c_uint].contains(&which);
     if switch::is_on() && is_of_memory && !new.is_null() && quietly(|| is_readable(new as usize, size_of_val(&new))) {
         // SAFETY: its first word is readable.
         let most = unsafe { (&raw const (*new).rlim_cur).read_unaligned() };

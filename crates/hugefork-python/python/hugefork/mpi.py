@@ -7,7 +7,8 @@
     w += 1                                                   # continues; the files get the earlier contents
     save.result()                                            # all ranks: waits for all of them
     save = hf.mpi.save(MPI.COMM_WORLD, path, {"w": w}, since=save)      # later: only the changes since
-    w = hf.mpi.load(MPI.COMM_WORLD, path)["w"]              # each rank loads its own arrays
+    w = hf.mpi.load(MPI.COMM_WORLD, path)["w"]              # each rank loads its own arrays, and after a restart
+    save = hf.mpi.save(MPI.COMM_WORLD, path, {"w": w}, since=path)      # writes what differs from the files there
 
 If MPI receives into an array of a pool, pin it. Open MPI reads large messages of ranks on the same machine by a
 system call (``process_vm_readv``), which fails if the array is not writable yet. It then prints ``Read -1, expected
@@ -36,7 +37,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,10 +122,11 @@ def save(
     path: str | os.PathLike[str],
     arrays: Mapping[str, Array],
     *,
-    since: Save | None = None,
+    since: Save | str | os.PathLike[str] | None = None,
     meta: Any = None,
     copy_ahead: bool = False,
     at_most: Size | None = None,
+    progress: Callable[[int, int], Any] | None = None,
 ) -> Save:
     """Writes the arrays of all ranks to a directory in the background, as they are now. All ranks call it.
 
@@ -140,18 +142,19 @@ def save(
     since
         An earlier save, to this directory or another: each rank writes its changes since then, as `checkpoint.save`
         does, and its part has hard links to the unchanged files. A rank whose part of that save is gone or released
-        writes everything.
+        writes everything. Or the directory of a checkpoint of ranks, for example that of an earlier run: each rank
+        compares with its part there, and a rank without one writes everything.
     meta
         As that of `checkpoint.save`; that of rank 0 counts.
-    copy_ahead, at_most
+    copy_ahead, at_most, progress
         As those of `checkpoint.save`.
 
     Raises
     ------
     Those of `checkpoint.save`, on the rank that fails; CheckpointError on the others. The previous checkpoint remains
     then. """
-    if since is not None and not isinstance(since, Save):
-        raise TypeError(f"since={since!r}: give what an earlier hf.mpi.save returned")
+    if since is not None and not isinstance(since, (Save, str, os.PathLike)):
+        raise TypeError(f"since={since!r}: give what an earlier hf.mpi.save returned, or the directory of a checkpoint")
     directory, rank = Path(path).absolute(), comm.Get_rank()
     number = _once(comm, lambda: _next_number(directory))
     # The barriers keep the ranks in step: all ranks have ended a step before any rank begins the next one.
@@ -159,8 +162,10 @@ def save(
     mine, error = None, None
     try:
         meta = _format.as_read_back(meta)
-        part, before = directory / f"{number}.rank-{rank}", None if since is None else since.mine
-        mine = checkpoint.save(part, arrays, since=before, copy_ahead=copy_ahead, at_most=at_most)
+        part, before = directory / f"{number}.rank-{rank}", _part_before(since, rank)
+        mine = checkpoint.save(
+            part, arrays, since=before, copy_ahead=copy_ahead, at_most=at_most, progress=progress
+        )
     except Exception as caught:  # noqa: BLE001: the other ranks must get every error.
         error = caught
     _agree(comm, None, error, "nothing is saved")
@@ -197,6 +202,16 @@ def load(comm: Comm, path: str | os.PathLike[str], *, pool: Pool | None = None, 
 def meta(path: str | os.PathLike[str]) -> Any:
     """The `meta` that rank 0 passed to the save."""
     return _manifest(Path(path))["meta"]
+
+
+def _part_before(since: Save | str | os.PathLike[str] | None, rank: int) -> checkpoint.Save | Path | None:
+    """The part of an earlier save that belongs to a rank; None if that save had fewer ranks."""
+    if since is None:
+        return None
+    if isinstance(since, Save):
+        return since.mine
+    parts = _manifest(Path(since))["parts"]
+    return Path(since) / parts[rank]["directory"] if rank < len(parts) else None
 
 
 def _agree(comm: Comm, mine: Any, error: Exception | None, so: str) -> list[Any]:

@@ -210,7 +210,7 @@ fn signals_may_come_at_any_moment_of_calls_and_faults() {
         ALARMS.load(Ordering::Relaxed)
     }
     fn every(period: Duration) {
-        let time = libc::timeval { tv_sec: 0, tv_usec: period.as_micros() as libc::suseconds_t };
+        let time = libc::timeval { tv_sec: 0, tv_usec: period.as_micros() as _ };
         let timer = libc::itimerval { it_interval: time, it_value: time };
         // SAFETY: reads `timer`.
         assert_eq!(unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) }, 0);

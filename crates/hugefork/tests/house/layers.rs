@@ -46,7 +46,7 @@ const HEAP: &str = "heap";
 const SEAM: &str = "seam";
 
 /// Crates that only `sys` may name.
-const SYSTEM: [&str; 4] = ["hugefork_linux", "libc", "procfs", "rustix"];
+const SYSTEM: [&str; 3] = ["hugefork_linux", "libc", "rustix"];
 
 impl Sources {
     /// The file that `path` leads to from `module`, if it is one of the crate's.
@@ -139,7 +139,7 @@ impl<'ast> Visit<'ast> for Paths {
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
         // The argument of a macro is tokens: paths are recognised by their first word.
         let text = without_quotes(&item.tokens.to_string()).replace(' ', "");
-        for start in ["crate::", "super::", "self::", "hugefork_linux::", "libc::", "rustix::", "procfs::"] {
+        for start in ["crate::", "super::", "self::", "hugefork_linux::", "libc::", "rustix::"] {
             for (at, _) in text.match_indices(start) {
                 let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
                 let path: String = text[at..].chars().take_while(|&letter| is_path(letter)).collect();

@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use hugefork_linux::Descriptor;
-use procfs::FromBufRead;
 use rustix::fs::OFlags;
 use rustix::io::pread;
 
@@ -112,13 +111,13 @@ pub(crate) struct MemoryLimit {
 
 /// The most memory that a pool could ever have: that of the machine, or the limit of the control group if it is lower.
 pub(crate) fn memory_total() -> MemoryLimit {
-    let machine = meminfo().map_or(usize::MAX, |info| (info.mem_total + info.swap_total) as usize);
+    let machine = meminfo(["MemTotal", "SwapTotal"]).map_or(usize::MAX, |[memory, swap]| memory + swap);
     lower_of(MemoryLimit { bytes: machine, set_by: "this machine's memory" }, Group::limit)
 }
 
 /// The memory that is available now.
 pub(crate) fn memory_available() -> MemoryLimit {
-    let machine = meminfo().and_then(|info| info.mem_available).map_or(usize::MAX, |bytes| bytes as usize);
+    let machine = meminfo(["MemAvailable"]).map_or(usize::MAX, |[bytes]| bytes);
     lower_of(MemoryLimit { bytes: machine, set_by: "the memory that is free now" }, Group::left)
 }
 
@@ -191,10 +190,22 @@ fn groups(root: &Path) -> Vec<Group> {
 /// The folders where control groups of version 2 may be: one level down if version 1 is mounted, too.
 const V2_MOUNTS: [&str; 2] = ["sys/fs/cgroup/unified", "sys/fs/cgroup"];
 
+/// Fields of `/proc/meminfo`, in bytes.
+///
 /// This does not use std's files: a thread of the pool calls it, and the program may close or replace a low descriptor
 /// at that moment.
-fn meminfo() -> Option<procfs::Meminfo> {
-    procfs::Meminfo::from_buf_read(&start_of(c"/proc/meminfo")?[..]).ok()
+fn meminfo<const N: usize>(names: [&str; N]) -> Option<[usize; N]> {
+    fields_in(str::from_utf8(&start_of(c"/proc/meminfo")?).ok()?, names)
+}
+
+/// Fields such as `MemTotal:  123 kB` of a text, in bytes.
+fn fields_in<const N: usize>(text: &str, names: [&str; N]) -> Option<[usize; N]> {
+    let mut found = [0; N];
+    for (name, bytes) in names.iter().zip(&mut found) {
+        let kib = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        *bytes = 1024 * kib.trim().strip_suffix(" kB")?.parse::<usize>().ok()?;
+    }
+    Some(found)
 }
 
 /// The first 4 KiB of a file of `/proc`.
@@ -283,6 +294,16 @@ mod tests {
         assert_eq!(state_in(b"12 (a) Z) b) S 1 12 12\n"), Some(b'S'));
         assert_eq!((state_in(b"12 (cut off)"), state_in(b"")), (None, None));
         assert!(!has_first_thread_ended());
+    }
+
+    #[test]
+    fn fields_of_meminfo_are_bytes() {
+        let text =
+            "MemTotal:       24599396 kB\nMemFree:  1 kB\nSwapTotal:             0 kB\nHugePages_Total:       7\n";
+        assert_eq!(fields_in(text, ["MemTotal", "SwapTotal"]), Some([24599396 << 10, 0]));
+        for lacking in ["MemAvailable", "Mem", "HugePages_Total"] {
+            assert_eq!(fields_in(text, ["MemTotal", lacking]), None);
+        }
     }
 
     #[test]

@@ -11,15 +11,14 @@ use crate::common::alone::alone;
 use crate::common::by_block;
 use crate::common::signals::handle;
 use hugefork::{CopyGrain, Pool, Region, RegionOptions};
-use libc::{RLIM_INFINITY, SIG_DFL, SIGBUS};
+use libc::{SIG_DFL, SIGBUS};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;
 
-fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: RLIM_INFINITY };
-    // SAFETY: reads `limit`.
-    assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
+fn limit(resource: Resource, bytes: Option<u64>) {
+    setrlimit(resource, Rlimit { current: bytes, maximum: None }).unwrap();
 }
 
 /// Limits the process to 1.5 MiB more data than it has: enough for heaps, and less than a block.
@@ -27,7 +26,7 @@ fn limit_data() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmData:")?.trim().strip_suffix(" kB")?.parse().ok());
     let data: u64 = kib.expect("the kernel counts data");
-    limit(libc::RLIMIT_DATA, (data << 10) + (3 << 19));
+    limit(Resource::Data, Some((data << 10) + (3 << 19)));
 }
 
 /// A word of a page.
@@ -87,7 +86,7 @@ fn write_beside_snapshots(pool: &Pool, options: RegionOptions) {
 fn a_pool_copies_blocks_where_private_mappings_of_its_size_would_be_too_much_data() {
     alone(|| {
         handle(SIGBUS, SIG_DFL, 0, &[]);
-        limit(libc::RLIMIT_DATA, 64 << 20);
+        limit(Resource::Data, Some(64 << 20));
         let pool = Pool::builder().capacity(128 * BLOCK).build().unwrap();
         let why = pool.no_page_grain().expect("it has page grain");
         assert!(why.contains("RLIMIT_DATA") && why.contains("raise the limit"), "{why}");
@@ -107,7 +106,7 @@ fn a_write_goes_by_block_where_the_limit_of_data_was_lowered_later() {
             return println!("skipped: {why}");
         }
         for options in [RegionOptions::new(), RegionOptions::new().copy_grain(CopyGrain::Page)] {
-            limit(libc::RLIMIT_DATA, RLIM_INFINITY);
+            limit(Resource::Data, None);
             let (region, written_by_page) = (written(&pool, 16, options), written(&pool, 16, options));
             let before = (region.snapshot().unwrap(), written_by_page.snapshot().unwrap());
             let pages = region.len() / PAGE;
@@ -120,7 +119,7 @@ fn a_write_goes_by_block_where_the_limit_of_data_was_lowered_later() {
             // The mappings that this snapshot write-protects have pages.
             drop(written_by_page.snapshot());
             write(&written_by_page, 3 << 40);
-            limit(libc::RLIMIT_DATA, RLIM_INFINITY);
+            limit(Resource::Data, None);
             for (region, before, value) in [(&region, &before.0, 2 << 40), (&written_by_page, &before.1, 3 << 40)] {
                 for page in 0..pages {
                     let now = if page % 97 == 0 { value } else { page as u64 };
@@ -141,7 +140,7 @@ fn a_write_goes_by_block_where_the_limit_of_data_was_lowered_later() {
 fn lower_addresses() {
     // Later allocations reuse this memory: any process ends when its heap has no room.
     drop((0..2000).map(|nth| vec![0_u8; 16 + nth % 64 * 8]).collect::<Vec<_>>());
-    limit(libc::RLIMIT_AS, 1 << 30);
+    limit(Resource::As, Some(1 << 30));
 }
 
 #[test]
@@ -174,7 +173,7 @@ fn calls_are_refused_where_the_limit_of_addresses_was_lowered_later() {
                 ("prepare_snapshot", other.prepare_snapshot()),
                 ("trim", pool.trim().map(drop)),
             ];
-            limit(libc::RLIMIT_AS, RLIM_INFINITY);
+            limit(Resource::As, None);
             refused.retain(|(_, answer)| answer.is_err());
             assert!(refused.len() > 3, "{refused:?}");
             println!("{refused:?}");

@@ -616,7 +616,7 @@ fn a_fork_in_a_signal_handler_ends() {
         unsafe { libc::signal(libc::SIGALRM, handler as libc::sighandler_t) };
         let mut random = Random::new(3);
         while FORKS.load(Ordering::Relaxed) < 200 {
-            let soon = libc::timeval { tv_sec: 0, tv_usec: 1 + random.below(3000) as libc::suseconds_t };
+            let soon = libc::timeval { tv_sec: 0, tv_usec: (1 + random.below(3000)) as _ };
             let once = libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: soon };
             let before = FORKS.load(Ordering::Relaxed);
             // SAFETY: sets a timer of this process.
@@ -785,6 +785,10 @@ fn a_child_that_another_handler_forks_has_nothing_and_neither_have_its_children(
                 assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
             });
         }
+    }
+    if cfg!(target_env = "musl") {
+        println!("skipped: musl's fork holds a lock while handlers run, so a fork in one of them waits for ever");
+        return;
     }
     alone(|| {
         // SAFETY: it forks, and checks.
