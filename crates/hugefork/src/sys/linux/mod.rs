@@ -9,6 +9,7 @@
 //! | `barrier` | a memory barrier on all threads at once |
 //! | `children` | the memory of a pool in children of `fork(2)`, and how long they have it |
 //! | `descriptor` | reads and writes files, pipes and sockets by address |
+//! | `forks` | which forks of a program have living descendants |
 //! | `futex` | sleeps on a word |
 //! | `handlers` | the chain of fault handlers |
 //! | `hold` | makes threads and system calls wait that use some addresses |
@@ -40,6 +41,7 @@ pub(crate) mod barrier;
 pub(crate) mod children;
 mod cow_mapping;
 pub(crate) mod descriptor;
+pub(crate) mod forks;
 pub(crate) mod futex;
 pub(crate) mod handlers;
 pub(crate) mod hold;
