@@ -4,6 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `advice` | collapses memory into huge pages, and does not change `errno` |
+//! | `answer` | a file in memory in which a child leaves the result of its work |
 //! | `arena` | the range of addresses where all regions lie |
 //! | `parked` | addresses where replaced page tables are parked |
 //! | `barrier` | a memory barrier on all threads at once |
@@ -36,6 +37,7 @@
 //! | `valgrind` | whether the process runs under valgrind |
 
 pub(crate) mod advice;
+pub(crate) mod answer;
 pub(crate) mod arena;
 pub(crate) mod barrier;
 pub(crate) mod children;

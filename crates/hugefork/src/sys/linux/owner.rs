@@ -5,10 +5,8 @@
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::fs::File;
 
 use hugefork_linux::mappings::map_anonymous;
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -50,11 +48,6 @@ pub(crate) unsafe fn follow_forks(
 ) -> Result<(), SystemError> {
     // SAFETY: by this function's contract.
     at_fork(unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) })
-}
-
-/// An empty file in memory, for a child to write to. No other program inherits it.
-pub(crate) fn memory_file() -> Result<File, SystemError> {
-    Ok(File::from(named("memfd_create", memfd_create("hugefork-answer", MemfdFlags::CLOEXEC))?))
 }
 
 /// Forks by the C library. Returns 0 in the child, and its number in the parent.

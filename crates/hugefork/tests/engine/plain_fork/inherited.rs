@@ -843,6 +843,80 @@ fn the_result_of_work_in_a_child_waits_for_no_other_child() {
     .well();
 }
 
+/// A process may have its children's ends ignored, so that there is no exit status.
+#[test]
+fn an_answer_that_a_child_could_not_complete_is_none() {
+    alone(|| {
+        // SAFETY: sets a disposition.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        let pool = builder(16).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let saved = region.snapshot().unwrap();
+        let in_child = |len: usize| {
+            let work = move || {
+                let most = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+                // SAFETY: limits the child's files, and has it end at the limit.
+                unsafe { (libc::setrlimit(libc::RLIMIT_FSIZE, &most), libc::signal(libc::SIGXFSZ, libc::SIG_DFL)) };
+                vec![7; len]
+            };
+            // SAFETY: the process has no other thread but the engine's.
+            unsafe { Region::in_child(&[(&region, &saved)], work) }.unwrap().wait()
+        };
+        assert_eq!(in_child(1000).unwrap(), [7; 1000]);
+        let error = in_child(2 << 20).unwrap_err().to_string();
+        assert!(error.contains("without an answer"), "{error}");
+    })
+    .well();
+}
+
+/// The work, or this process, closes all descriptors, and opens files of its own.
+#[test]
+fn an_answer_goes_to_no_file_of_the_program_and_comes_from_none() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let saved = region.snapshot().unwrap();
+        let folder = std::env::temp_dir().join(format!("hugefork-answer-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let scratch = |nth: usize| folder.join(nth.to_string());
+        let open_files = || {
+            close_from(3);
+            let files: Vec<_> = (0..50).map(|nth| std::fs::File::create(scratch(nth)).unwrap()).collect();
+            // The answer may have had a number that is high.
+            let of_last = std::os::fd::AsRawFd::as_raw_fd(&files[49]);
+            for number in 900..910 {
+                // SAFETY: makes a descriptor, which stays open.
+                assert_eq!(unsafe { libc::dup2(of_last, number) }, number);
+            }
+            std::mem::forget(files);
+        };
+        let lens = || (0..50).map(|nth| std::fs::metadata(scratch(nth)).unwrap().len()).collect::<Vec<_>>();
+        let in_child = |work: &dyn Fn() -> Vec<u8>| {
+            // SAFETY: the process has no other thread but the engine's.
+            unsafe { Region::in_child(&[(&region, &saved)], work) }.unwrap()
+        };
+        let child = in_child(&|| {
+            open_files();
+            vec![7; 1000]
+        });
+        let error = child.wait().unwrap_err().to_string();
+        assert!(error.contains("without an answer: exit status: 1"), "{error}");
+        assert_eq!(lens(), [0; 50]);
+        let child = in_child(&|| vec![7; 1000]);
+        open_files();
+        let error = child.wait().unwrap_err().to_string();
+        assert!(error.contains("which the program has closed or replaced"), "{error}");
+        assert_eq!(lens(), [0; 50]);
+        (3..910).for_each(|number| {
+            // SAFETY: asks whether it is open.
+            let is_open = unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
+            assert_eq!(is_open, number < 53 || number >= 900, "{number}");
+        });
+        std::fs::remove_dir_all(&folder).unwrap();
+    })
+    .well();
+}
+
 /// A thread that is inside an operation enters another: a fork must not keep the one closed while it waits for the
 /// other.
 #[test]
