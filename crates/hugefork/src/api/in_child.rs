@@ -41,6 +41,8 @@ const PANICKED: u8 = 2;
 pub struct InChild {
     pid: i32,
     answer: Answer,
+    /// Once it was waited for.
+    ended: Option<ExitStatus>,
 }
 
 impl Region {
@@ -98,7 +100,7 @@ impl Region {
         // SAFETY: the caller answers for the child.
         match fork_with(pairs, || unsafe { owner::fork() })? {
             0 => answer_and_end(&answer, work),
-            pid => Ok(InChild { pid, answer }),
+            pid => Ok(InChild { pid, answer, ended: None }),
         }
     }
 
@@ -185,7 +187,37 @@ impl InChild {
     /// closed all descriptors, with its exit status. If the answer cannot be read, because this process has closed all
     /// descriptors.
     pub fn wait(self) -> io::Result<Vec<u8>> {
-        self.result(ExitStatus::from_raw(owner::wait_for(self.pid)))
+        let status = self.ended.unwrap_or_else(|| ExitStatus::from_raw(owner::wait_for(self.pid)));
+        self.result(status)
+    }
+
+    /// As [`InChild::wait`], but returns `None` at once if the child has not ended. Later calls return the same bytes
+    /// or error again.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use hugefork::{Children, Pool, Region};
+    /// # let pool = Pool::builder().capacity(8 << 20).children(Children::Inherit).build()?;
+    /// # let region = pool.region(2 << 20)?;
+    /// # let saved = region.snapshot()?;
+    /// // SAFETY: this process has one thread.
+    /// let mut child = unsafe { Region::in_child(&[(&region, &saved)], || vec![7]) }?;
+    /// let result = loop {
+    ///     match child.try_wait()? {
+    ///         Some(result) => break result,
+    ///         None => std::thread::yield_now(), // or other work
+    ///     }
+    /// };
+    /// assert_eq!(result, [7]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`InChild::wait`].
+    pub fn try_wait(&mut self) -> io::Result<Option<Vec<u8>>> {
+        self.ended = self.ended.or_else(|| owner::try_wait_for(self.pid).map(ExitStatus::from_raw));
+        self.ended.map(|status| self.result(status)).transpose()
     }
 
     fn result(&self, status: ExitStatus) -> io::Result<Vec<u8>> {

@@ -70,10 +70,24 @@ pub(crate) fn end(code: i32) -> ! {
 
 /// Waits for the end of a child. Returns its status as `waitpid(2)` does; 0 if another thread has waited for it.
 pub(crate) fn wait_for(child: i32) -> i32 {
+    status_of(child, 0).unwrap_or(0)
+}
+
+/// As [`wait_for`], but does not wait: `None` if the child has not ended.
+pub(crate) fn try_wait_for(child: i32) -> Option<i32> {
+    status_of(child, libc::WNOHANG)
+}
+
+fn status_of(child: i32, options: i32) -> Option<i32> {
     let mut status = 0;
-    // SAFETY: writes the status.
-    while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1 && last_error() == Errno::INTR {}
-    status
+    loop {
+        // SAFETY: writes the status.
+        match unsafe { libc::waitpid(child, &raw mut status, options) } {
+            0 => return None,
+            -1 if last_error() == Errno::INTR => {}
+            _ => return Some(status),
+        }
+    }
 }
 
 /// True in a `fork(2)` child of a process that called [`claim`], and in its children.

@@ -843,6 +843,42 @@ fn the_result_of_work_in_a_child_waits_for_no_other_child() {
     .well();
 }
 
+#[test]
+fn a_child_can_be_asked_whether_it_has_ended() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let saved = region.snapshot().unwrap();
+        let mut ends = [0; 2];
+        // SAFETY: makes two descriptors.
+        assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+        let in_child = |work: &dyn Fn() -> Vec<u8>| {
+            // SAFETY: the process has no other thread but the engine's.
+            unsafe { Region::in_child(&[(&region, &saved)], work) }.unwrap()
+        };
+        let mut child = in_child(&|| {
+            // SAFETY: reads a byte, or waits for the end of the parent.
+            unsafe { (libc::close(ends[1]), libc::read(ends[0], [0_u8].as_mut_ptr().cast(), 1)) };
+            vec![7; 3]
+        });
+        assert!((0..3).all(|_| child.try_wait().unwrap().is_none()));
+        // SAFETY: the child waits for this.
+        assert_eq!(unsafe { libc::close(ends[1]) }, 0);
+        let mut result = None;
+        until("the end of the child", || {
+            result = child.try_wait().unwrap();
+            result.is_some()
+        });
+        assert_eq!((result, child.try_wait().unwrap()), (Some(vec![7; 3]), Some(vec![7; 3])));
+        assert_eq!(child.wait().unwrap(), [7; 3]);
+        let mut child = in_child(&|| panic!("no"));
+        until("the panic of the child", || child.try_wait().is_err());
+        assert_eq!(child.try_wait().unwrap_err().to_string(), "the child has panicked: no");
+        assert_eq!(child.wait().unwrap_err().to_string(), "the child has panicked: no");
+    })
+    .well();
+}
+
 /// A process may have its children's ends ignored, so that there is no exit status.
 #[test]
 fn an_answer_that_a_child_could_not_complete_is_none() {
