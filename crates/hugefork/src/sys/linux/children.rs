@@ -27,6 +27,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, pread};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::thread::nanosleep;
 use syscalls::{Sysno, syscall};
 
 use super::share::PrivateMemory;
@@ -155,10 +156,15 @@ pub(super) fn closes_of(number: RawFd) -> rustix::io::Result<Descriptor> {
 /// over.
 pub(super) fn wait_for_close(closes: &Descriptor, time: Option<&Timespec>) -> rustix::io::Result<bool> {
     let mut buffer = [const { MaybeUninit::uninit() }; 4096];
-    match poll(&mut [PollFd::new(closes, PollFlags::IN)], time) {
-        Ok(0) => return Ok(false),
-        Ok(_) => {}
-        Err(errno) => return if errno == Errno::INTR { Ok(true) } else { Err(errno) },
+    match (poll(&mut [PollFd::new(closes, PollFlags::IN)], time), time) {
+        (Ok(0), _) => return Ok(false),
+        // The process may have no descriptor (RLIMIT_NOFILE), so the kernel refuses to poll. A read sleeps, too.
+        (Err(Errno::INVAL), Some(time)) => {
+            let _ = nanosleep(time);
+            return Ok(false);
+        }
+        (Ok(_) | Err(Errno::INVAL), _) => {}
+        (Err(errno), _) => return if errno == Errno::INTR { Ok(true) } else { Err(errno) },
     }
     match inotify::Reader::new(closes, &mut buffer).next() {
         Ok(_) | Err(Errno::INTR) => Ok(true),

@@ -497,6 +497,31 @@ fn many_children_come_and_go_and_many_live_at_once() {
     .well();
 }
 
+/// With this limit the kernel refuses to poll (`EINVAL`).
+#[test]
+fn blocks_come_back_although_the_process_may_have_no_descriptor() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(4 * BLOCK).unwrap();
+        let children: Vec<Waiting> = (0..4)
+            .map(|nth| {
+                region.as_mut_slice().fill(nth);
+                Waiting::fork(|| (), || 0)
+            })
+            .collect();
+        region.as_mut_slice().fill(9);
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: reads the structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) }, 0);
+        for child in children {
+            assert_eq!(child.end(), 0);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        until_free(&pool, 12);
+    })
+    .well();
+}
+
 #[test]
 fn a_fork_that_fails_leaves_nothing() {
     alone(|| {
