@@ -465,36 +465,117 @@ fn a_child_that_executes_another_program_gives_the_blocks_back_at_once() {
     .well();
 }
 
+/// A number from the environment, for longer runs.
+fn count(name: &str, usual: usize) -> usize {
+    std::env::var(name).map_or(usual, |count| count.parse().expect("a number"))
+}
+
+/// The pages that a writer writes to in each round, in this order, of all pages of a region.
+fn pages_of(writer: usize) -> impl Iterator<Item = usize> {
+    (0..32).map(move |nth| 8 * (2 * nth + writer % 2))
+}
+
+/// Writers 0 and 1 write to the first region, in order. Writers 2 and 3 write to the others, each round in an
+/// operation. Every page has its number, too.
 #[test]
-fn many_children_come_and_go_and_many_live_at_once() {
+fn many_children_come_and_go_and_many_live_at_once_beside_four_writers() {
+    const PAGE_WORDS: usize = 512;
     alone(|| {
-        let pool = builder(1100).build().unwrap();
-        let mut region = pool.region(2 * BLOCK).unwrap();
-        region.as_mut_slice().fill(1);
-        let word = region.as_mut_ptr().cast::<u64>();
-        for round in 0..2000u64 {
-            // SAFETY: this thread alone uses the region; the child has a copy.
-            unsafe { word.write_volatile(round) };
-            // SAFETY: as above.
-            let status = in_fork(|| i32::from(unsafe { word.read_volatile() } != round));
-            assert!(status.success(), "{round}: {status}");
+        let (forks, living) = (count("HUGEFORK_FORKS", 500), count("HUGEFORK_LIVING", 300));
+        let pool = builder(living + 100).build().unwrap();
+        let regions = [(); 3].map(|()| pool.region(BLOCK).unwrap());
+        let words = regions.each_ref().map(|region| region.as_atomic_u64s());
+        let operations = Operations::new();
+        regions[1..].iter().for_each(|region| region.set_operations(&operations).unwrap());
+        for (page, word) in words.iter().flat_map(|words| words.chunks(PAGE_WORDS).enumerate()) {
+            word[1].store(page as u64 + 1, Ordering::Relaxed);
         }
-        until_free(&pool, 1098);
-        let living: Vec<Waiting> = (0..300u64)
-            .map(|round| {
-                // SAFETY: as above.
-                unsafe { word.write_volatile(round) };
-                // SAFETY: as above.
-                let is_other = move || i32::from(unsafe { word.read_volatile() } != round);
-                Waiting::fork(|| (), is_other)
-            })
-            .collect();
-        for (nth, child) in living.into_iter().enumerate() {
-            assert_eq!(child.end(), 0, "child {nth}");
-        }
-        until_free(&pool, 1098);
+        let read = |region: usize, page: usize| words[region][page * PAGE_WORDS].load(Ordering::Relaxed);
+        // The last word of the first region is the number of the fork. A writer's first page is never older than
+        // before the fork.
+        let of_forks = &words[0][511 * PAGE_WORDS];
+        let check = |fork: u64, before: [u64; 4]| {
+            assert_eq!(of_forks.load(Ordering::Relaxed), fork);
+            for (page, word) in words.iter().flat_map(|words| words.chunks(PAGE_WORDS).enumerate()) {
+                assert_eq!([1, 511].map(|nth| word[nth].load(Ordering::Relaxed)), [page as u64 + 1, 0]);
+            }
+            let rounds = |region, writer| pages_of(writer).map(move |page| read(region, page)).collect::<Vec<_>>();
+            for writer in 0..2 {
+                let all = rounds(0, writer);
+                assert!(all.is_sorted_by(|one, next| one >= next) && all[0] - all[31] <= 1, "{all:?}");
+            }
+            for writer in 2..4 {
+                let (left, right) = (rounds(1, writer), rounds(2, writer));
+                assert!(left == right && left[0] == left[31] && left.is_sorted(), "{left:?} {right:?}");
+            }
+            let now = first_pages(&read);
+            assert!(before.iter().zip(now).all(|(before, now)| *before <= now), "{before:?} {now:?}");
+            now
+        };
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _over = Over(&over);
+            for writer in 0..4 {
+                let (over, words, operations) = (&over, &words, &operations);
+                scope.spawn(move || {
+                    for round in 1.. {
+                        let _inside = (writer > 1).then(|| operations.enter());
+                        for region in if writer > 1 { 1..3 } else { 0..1 } {
+                            pages_of(writer)
+                                .for_each(|page| words[region][page * PAGE_WORDS].store(round, Ordering::Release));
+                        }
+                        if over.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+            }
+            for fork in 0..forks as u64 {
+                of_forks.store(fork, Ordering::Relaxed);
+                let before = first_pages(&read);
+                check_fork(|| _ = check(fork, before));
+            }
+            let mut ends = [0; 2];
+            // SAFETY: makes two descriptors.
+            assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+            let children: Vec<i32> = (0..living as u64)
+                .map(|fork| {
+                    of_forks.store(fork, Ordering::Relaxed);
+                    let before = first_pages(&read);
+                    // SAFETY: the child reads memory and makes system calls.
+                    match unsafe { libc::fork() } {
+                        0 => {
+                            let body = || {
+                                let then = check(fork, before);
+                                // SAFETY: waits until the parent has closed the other end.
+                                unsafe { (libc::close(ends[1]), libc::read(ends[0], [0_u8].as_mut_ptr().cast(), 1)) };
+                                assert_eq!(check(fork, before), then);
+                            };
+                            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err();
+                            // SAFETY: ends the child.
+                            unsafe { libc::_exit(failed.into()) }
+                        }
+                        child => child,
+                    }
+                })
+                .collect();
+            // SAFETY: the test's own descriptor; writes the status.
+            unsafe {
+                libc::close(ends[1]);
+                for (nth, child) in children.into_iter().enumerate() {
+                    let mut status = -1;
+                    assert_eq!((libc::waitpid(child, &raw mut status, 0), status), (child, 0), "child {nth}");
+                }
+            }
+        });
+        until_free(&pool, living + 97);
     })
     .well();
+}
+
+/// The rounds in which the writers are.
+fn first_pages(read: &impl Fn(usize, usize) -> u64) -> [u64; 4] {
+    [(0, 0), (0, 1), (1, 2), (1, 3)].map(|(region, writer)| read(region, pages_of(writer).next().unwrap()))
 }
 
 /// With this limit the kernel refuses to poll (`EINVAL`).
@@ -971,7 +1052,7 @@ fn an_answer_goes_to_no_file_of_the_program_and_comes_from_none() {
         (3..910).for_each(|number| {
             // SAFETY: asks whether it is open.
             let is_open = unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
-            assert_eq!(is_open, number < 53 || number >= 900, "{number}");
+            assert_eq!(is_open, !(53..900).contains(&number), "{number}");
         });
         std::fs::remove_dir_all(&folder).unwrap();
     })
