@@ -2,11 +2,12 @@
 # Builds hugefork for C and C++ and installs it: libraries, headers, man pages, and files for pkg-config and CMake.
 #
 #     install.sh [PREFIX]               install below PREFIX, by default /usr/local
-#     install.sh --uninstall [PREFIX]   remove the installed files
+#     install.sh --uninstall [PREFIX]   remove the installed files, and empty folders that install.sh made
 #
-# DESTDIR is prefixed to every path, for packagers; LIBDIR is the folder for libraries, by default PREFIX/lib. With
-# LIBRARIES=folder it takes libhugefork_capi.a from there and builds nothing. The compiler CC links the shared library of
-# it. The program STRIP removes debug information from the installed files; with STRIP=: it remains.
+# DESTDIR is prefixed to every path, for packagers, whose packages know their folders; LIBDIR is the folder for
+# libraries, by default PREFIX/lib. With LIBRARIES=folder it takes libhugefork_capi.a from there and builds nothing. The
+# compiler CC links the shared library of it. The program STRIP removes debug information from the installed files; with
+# STRIP=: it remains.
 set -eu
 
 crate=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +15,7 @@ fail() { echo "install.sh: $*" >&2; exit 1; }
 
 action=install
 [ "${1-}" = --uninstall ] && { action=uninstall; shift; }
-case "${1-}" in -*) sed -n '2,9s/^# \{0,1\}//p' "$0"; [ "$1" = --help ] && exit 0; exit 2 ;; esac
+case "${1-}" in -*) sed -n '2,10s/^# \{0,1\}//p' "$0"; [ "$1" = --help ] && exit 0; exit 2 ;; esac
 [ $# -le 1 ] || fail "one PREFIX, please"
 prefix=${1-/usr/local}
 case $prefix in /*) ;; *) fail "$prefix is not an absolute path: give one" ;; esac
@@ -25,6 +26,8 @@ include=${DESTDIR-}$prefix/include
 share=${DESTDIR-}$prefix/share/hugefork
 man=${DESTDIR-}$prefix/share/man/man3
 strip=${STRIP-strip}
+# The folders that install.sh has made.
+folders=$share/folders
 
 version=$(sed -n 's/^#define HF_VERSION "\(.*\)"$/\1/p' "$crate/include/hugefork.h")
 shared=libhugefork.so.$version
@@ -35,6 +38,10 @@ if [ $action = uninstall ]; then
     rm -f "$lib/$shared" "$lib/$soname" "$lib/libhugefork.so" "$lib/libhugefork.a" "$lib/pkgconfig/hugefork.pc" \
         "$cmake/hugeforkConfig.cmake" "$cmake/hugeforkConfigVersion.cmake" "$include/hugefork.h" "$include/hugefork.hpp" \
         "$share/tsan.supp" "$share/hugefork.gdb" "$man/hugefork.3" "$man"/hf_*.3
+    made=$(cat "$folders" 2>/dev/null || true)
+    rm -f "$folders"
+    # Each folder follows the one that it lies in.
+    printf '%s\n' "$made" | sed '1!G;h;$!d' | while IFS= read -r folder; do rmdir "$folder" 2>/dev/null || true; done
     rmdir "$share" "$cmake" 2>/dev/null || true
     exit
 fi
@@ -47,7 +54,17 @@ fi
 [ -f "$LIBRARIES/libhugefork_capi.a" ] || fail "$LIBRARIES has no libhugefork_capi.a"
 command -v "${CC-cc}" >/dev/null || fail "${CC-cc} is missing: install gcc, or set CC"
 command -v "$strip" >/dev/null || fail "$strip is missing: install binutils, or set STRIP=: to leave debug information in"
-mkdir -p "$lib/pkgconfig" "$cmake" "$include" "$share" "$man"
+made=
+make_folder() {
+    [ -d "$1" ] && return
+    make_folder "$(dirname "$1")"
+    mkdir "$1"
+    made="$made$1
+"
+}
+for folder in "$lib/pkgconfig" "$cmake" "$include" "$share" "$man"; do make_folder "$folder"; done
+# After an update, the list still has the folders of the first installation.
+[ -n "${DESTDIR-}" ] || printf %s "$made" >>"$folders"
 # Cargo's shared library has no symbol versions: rustc has a version script of its own, and linkers take only one.
 "${CC-cc}" -shared -o "$lib/$shared" -Wl,-soname,$soname -Wl,-z,nodelete -Wl,-z,now -Wl,--gc-sections \
     -Wl,--version-script="$crate/hugefork.map" -Wl,--whole-archive "$LIBRARIES/libhugefork_capi.a" -Wl,--no-whole-archive

@@ -67,6 +67,36 @@ fn one_command_installs_and_one_uninstalls() {
 }
 
 #[test]
+fn an_uninstallation_removes_the_empty_folders_that_were_made() {
+    let to = scratch("install-folders").join("a b");
+    fs::create_dir_all(to.join("include")).unwrap();
+    let installed = |arguments: &[&str], prefix: &Path| {
+        let mut script = Command::new(folder().join("install.sh"));
+        script.args(arguments).arg(prefix).env("LIBRARIES", built()).env_remove("DESTDIR").env_remove("LIBDIR");
+        let output = script.output().unwrap();
+        assert!(output.status.success(), "{}", words(&output));
+    };
+    for prefix in [to.clone(), to.join("opt/hugefork")] {
+        // The second installation is an update.
+        installed(&[], &prefix);
+        installed(&[], &prefix);
+        fs::create_dir_all(prefix.join("share/man/man7")).unwrap();
+        installed(&["--uninstall"], &prefix);
+    }
+    let left = said(Command::new("find").arg(".").current_dir(&to));
+    let left: BTreeSet<&str> = left.lines().collect();
+    let in_opt = [
+        "./opt",
+        "./opt/hugefork",
+        "./opt/hugefork/share",
+        "./opt/hugefork/share/man",
+        "./opt/hugefork/share/man/man7",
+    ];
+    let before = [".", "./include", "./share", "./share/man", "./share/man/man7"];
+    assert_eq!(left, before.into_iter().chain(in_opt).collect());
+}
+
+#[test]
 fn a_failed_installation_prints_the_reason() {
     let to = scratch("install-errors");
     for (arguments, why) in

@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, fcntl_getfd};
+use syscalls::{Sysno, syscall3};
 
 /// Programs seldom use numbers from here on, since the kernel hands out the lowest free number.
 const HIGH: RawFd = 900;
@@ -152,6 +153,31 @@ fn take_if_closed(number: RawFd) -> Option<Descriptor> {
     }
 }
 
+/// Gives the calling thread a table of descriptors of its own, in which only those of `kept` are open. So the program
+/// cannot close or replace them, and the thread keeps no file of the program open. Sorts `kept`.
+///
+/// Returns false if the kernel refuses. Then the table may still be the program's, or have other open descriptors.
+#[must_use]
+pub fn keep_only(kept: &mut [RawFd]) -> bool {
+    const UNSHARE: usize = 1 << 1;
+    kept.sort_unstable();
+    let (mut last, mut flags) = (u32::MAX, UNSHARE);
+    // From the end: the kernel duplicates the table only up to the first range.
+    for number in kept.iter().rev().copied().chain([-1]) {
+        let first = (number + 1).cast_unsigned();
+        // SAFETY: the first call makes the table this thread's own before it closes, so no descriptor of another thread
+        // is closed. A call that fails closes none.
+        if first <= last && unsafe { syscall3(Sysno::close_range, first as usize, last as usize, flags) }.is_err() {
+            return false;
+        }
+        if number <= 0 {
+            break;
+        }
+        (last, flags) = (number.cast_unsigned() - 1, 0);
+    }
+    true
+}
+
 impl From<OwnedFd> for Descriptor {
     fn from(file: OwnedFd) -> Descriptor {
         // If the kernel does not identify the file, store an identity that no file matches.
@@ -180,5 +206,27 @@ impl Drop for Descriptor {
             // SAFETY: `self` owns the number and does not use it again.
             unsafe { rustix::io::close(self.number) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_thread_keeps_only_some_descriptors_and_others_keep_all() {
+        let files: Vec<File> = (0..5).map(|_| File::open("/dev/null").unwrap()).collect();
+        let is_open = |file: &File| fcntl_getfd(file).is_ok();
+        let in_the_thread = std::thread::scope(|scope| {
+            let body = || {
+                let mut kept = [3, 1].map(|nth: usize| files[nth].as_raw_fd());
+                keep_only(&mut kept).then(|| files.iter().map(is_open).collect::<Vec<_>>())
+            };
+            scope.spawn(body).join().unwrap()
+        });
+        assert_eq!(in_the_thread.unwrap(), [false, true, false, true, false]);
+        assert!(files.iter().all(is_open));
     }
 }

@@ -35,7 +35,7 @@ pub mod procmap_query;
 pub mod stack;
 pub mod userfaultfd;
 
-pub use descriptor::Descriptor;
+pub use descriptor::{Descriptor, keep_only};
 
 use core::ptr;
 

@@ -3,7 +3,6 @@
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::fork::token::can_be_made;
 use crate::proc::limits::{has_room, is_limited};
 
 /// The reason why a program started by this process would get no pool: it inherits the same limits.
@@ -16,8 +15,6 @@ pub fn why_no_pool() -> Option<&'static str> {
         Some("its control group has no room for one more thread: raise pids.max")
     } else if getrlimit(Resource::Nofile).current.is_some_and(|most| most < MIN_DESCRIPTORS) {
         Some("it may have fewer than 1024 descriptors (ulimit -n), and hugefork uses numbers from 900 on")
-    } else if !can_be_made() {
-        Some("it may not use System V shared memory, which hugefork needs to observe children")
     } else {
         None
     }

@@ -43,17 +43,8 @@ impl Drop for Living {
 pub struct Inherited<S: Machine = Linux> {
     /// This field is dropped before `_living`: when `maintain` sees that children have ended, the blocks of these
     /// children must be free already.
-    held: HeldBlocks<S>,
+    _held: HeldBlocks<S>,
     _living: Living,
-}
-
-impl<S: Machine> Inherited<S> {
-    /// Adds the blocks that the children of another fork hold. From now on, the blocks of both forks are released
-    /// together.
-    pub fn join(&mut self, other: Inherited<S>) {
-        // The drop of `other` looks like the end of some children, so the next `maintain` makes one round in vain.
-        self.held.join(other.held);
-    }
 }
 
 impl<S: Machine> ProgramMemory<S> {
@@ -68,7 +59,7 @@ impl<S: Machine> ProgramMemory<S> {
         let (held, unseen) = self.region.share(0..self.high);
         self.counts.unseen += unseen as u64;
         self.living.forks.fetch_add(1, Ordering::Relaxed);
-        Inherited { held, _living: Living(self.living.clone()) }
+        Inherited { _held: held, _living: Living(self.living.clone()) }
     }
 
     /// If children have ended, returns some of the shared memory to the program alone; runs for about a millisecond.

@@ -20,5 +20,5 @@ mod units;
 
 pub use children::Inherited;
 pub use huge::Full;
-pub use hugefork::seam::Zeros;
+pub use hugefork::seam::{Forks, Zeros};
 pub use memory::{ProgramCounts, ProgramMemory};

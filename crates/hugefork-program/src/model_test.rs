@@ -82,11 +82,6 @@ enum Op {
     End {
         child: usize,
     },
-    /// Joins the blocks that the children of two forks hold: from now on, the blocks of both forks are released
-    /// together.
-    Join {
-        forks: [usize; 2],
-    },
     Maintain {
         times: usize,
     },
@@ -340,16 +335,6 @@ impl World {
                     self.end(child % self.children.len());
                 }
             }
-            Op::Join { forks } => {
-                let found = forks.map(|nth| self.children.get(nth % MOST_CHILDREN).map(|child| child.fork));
-                if let [Some(one), Some(other)] = found
-                    && one != other
-                {
-                    let others = self.inherited.remove(&other).expect("its children live");
-                    self.inherited.get_mut(&one).expect("its children live").join(others);
-                    self.children.iter_mut().filter(|child| child.fork == other).for_each(|child| child.fork = one);
-                }
-            }
             Op::Maintain { times } => (0..times).for_each(|_| _ = self.memory.maintain()),
             Op::FindFull { from } => {
                 let found = self.memory.next_full(from % self.program.blocks.len()).0;
@@ -599,7 +584,6 @@ fn op() -> impl Strategy<Value = Op> {
         1 => part().prop_map(|(at, len)| Op::IntrudeAndFork { at, len }),
         2 => (seed(), seed(), seed()).prop_map(|(child, at, len)| Op::Replace { child, at, len }),
         4 => seed().prop_map(|child| Op::End { child }),
-        1 => (seed(), seed()).prop_map(|(one, other)| Op::Join { forks: [one, other] }),
         6 => (1..4usize).prop_map(|times| Op::Maintain { times }),
         3 => (seed(), 1..200usize).prop_map(|(at, pages)| Op::Rewrite { at, pages }),
         2 => seed().prop_map(|from| Op::FindFull { from }),

@@ -81,6 +81,16 @@ class TwoArguments(Exception):
         super().__init__(f"{one} and {two}")
 
 
+class Text(Exception):
+    def __reduce__(self):
+        return str, ("no exception",)
+
+
+class Noteless(Exception):
+    def add_note(self, note):
+        raise TypeError("no notes")
+
+
 def fail(error):
     raise error
 
@@ -96,6 +106,10 @@ def test_exceptions_come_back_with_their_traceback(pool):
         assert "in the child:\nTraceback" in note and "in <lambda>" in note
     with pytest.raises(RuntimeError, match="TwoArguments: 1 and 2"):        # cannot be unpickled
         hf.in_child(lambda: fail(TwoArguments(1, 2)), s).result(300)
+    with pytest.raises(RuntimeError, match="Text: 3"):                      # is unpickled as something else
+        hf.in_child(lambda: fail(Text(3)), s).result(300)
+    with pytest.raises(Noteless, match="4"):
+        hf.in_child(lambda: fail(Noteless(4)), s).result(300)
     for unpicklable in (lambda: None, [bytes(1 << 20), lambda: None]):
         with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
             hf.in_child(lambda result=unpicklable: result, s).result(300)
@@ -118,6 +132,64 @@ def test_a_child_that_dies_says_how(pool, function, how):
     with pytest.raises(hf.ChildDiedError, match=f"stopped {how}> has no result"):
         child.result(300)
     assert child.done()
+
+
+def test_a_child_may_close_all_descriptors(run, tmp_path):
+    done = run(f"""
+import os
+s = hf.snapshot(hf.Pool("16 MiB").zeros(9))
+
+def close_and_open(count):
+    os.closerange(3, 4096)
+    for nth in range(count):
+        os.open("{tmp_path}/" + str(nth), os.O_RDWR | os.O_CREAT)
+    return bytes(1 << 20)
+
+for count in (0, 100):
+    try:
+        hf.in_child(lambda: close_and_open(count), s).result(60)
+    except hf.ChildDiedError as error:
+        print(error)
+""")
+    said = done.stdout.splitlines()
+    assert len(said) == 2 and all("exitcode=1> has no result: " in line and "lost the file" in line for line in said), done
+    assert done.stderr == 2 * "hugefork: the function has closed the descriptor of the file for its result\n", done
+    assert [file.stat().st_size for file in tmp_path.iterdir()] == [0] * 100
+
+
+def test_a_fork_that_fails_leaves_nothing(run):
+    done = run("""
+import multiprocessing, os, resource
+a = hf.Pool("16 MiB").zeros(9)
+s = hf.snapshot(a)
+a[:] = 1
+if os.getuid() == 0:
+    os.setuid(12345)                                                       # root may have any number of processes
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+def fail(count):
+    for _ in range(3):
+        try:
+            hf.in_child(a.sum, s).result(60)
+            count += 1
+        except OSError as error:
+            pass
+    return count
+before = open_files()
+assert fail(0) == 3
+most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+resource.setrlimit(resource.RLIMIT_NPROC, (1, most))
+print(fail(0), end=" ")
+resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+most = resource.getrlimit(resource.RLIMIT_NOFILE)
+for more in range(12):
+    # The directory had one, too.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + more, most[1]))
+    fail(0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, most)
+print(hf.in_child(a.sum, s).result(60), open_files() - before, multiprocessing.active_children())
+""", "-X", "dev")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 0.0 0 []\n", "")
 
 
 def test_a_large_result_waits_for_no_reader(pool):

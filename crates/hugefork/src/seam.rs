@@ -21,6 +21,7 @@ use crate::region::state::RegionCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Shows;
 use crate::sys::linux::arena;
+pub use crate::sys::linux::forks::Forks;
 use crate::sys::linux::memory::Descriptor;
 pub use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
@@ -281,13 +282,6 @@ impl<S: Machine> FullBlock<S> {
     /// use of the block.
     pub fn collapse(&self) -> bool {
         self.pool.sys.collapse_full(self.pool.offset(self.block))
-    }
-}
-
-impl<S: Machine> HeldBlocks<S> {
-    /// Adds the blocks of `others`: from now on, both are given up together.
-    pub fn join(&mut self, mut others: Self) {
-        self.blocks.append(&mut others.blocks);
     }
 }
 

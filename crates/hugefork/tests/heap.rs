@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use allocator_api2_02::alloc::Allocator;
 use allocator_api2_02::boxed::Box;
 use allocator_api2_02::vec::Vec as HeapVec;
-use common::alone::alone;
+use common::alone::{alone, check_one_line};
 use common::forked::check_fork;
 use common::random::Random;
 use common::{Over, by_block};
@@ -354,6 +354,26 @@ fn a_full_heap_refuses_and_goes_on() {
     let rest = pool.region_with(pool.capacity(), RegionOptions::new()).unwrap();
     assert!(rest.populate().is_err());
     assert!(pool.heap(BLOCK).is_err());
+}
+
+#[test]
+fn a_full_heap_says_so_once() {
+    let ended = alone(|| {
+        let pool = pool(16);
+        let heap = &pool.heap(BLOCK).unwrap();
+        let mut bytes = HeapVec::<u8, _>::new_in(heap);
+        bytes.try_reserve(BLOCK / 2).unwrap();
+        for _ in 0..3 {
+            assert!(
+                bytes.try_reserve(2 * BLOCK).is_err() && HeapVec::<u8, _>::new_in(heap).try_reserve(BLOCK).is_err()
+            );
+        }
+    });
+    check_one_line(
+        &ended.stderr,
+        &["pool `heap`: its heap of 2097152 bytes is full", "an allocation of 4194304 bytes"],
+    );
+    ended.well();
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! The fork handlers that libc calls (`pthread_atfork`), and the work after them.
 //!
 //! ```text
-//! prepare  take the lock ── worth following? ── a token ─┐
-//!                                                     fork(2)
-//! parent   hold the token ── count ── release the lock ──┤
-//! child    inherit the token ── forget the parent's records, lock and worker
+//! prepare  take the lock ── worth following? ── mark the process (pool::prepare) ─┐
+//!                                                                              fork(2)
+//! parent   record the child's holdings ── release the lock ───────────────────────┤
+//! child    has the mark ── forget the parent's records, lock and worker
 //!
 //! afterwards   outside of the handlers, in the parent: the worker
-//! worker       releases the holdings of ended children (liveness, threads/worker)
+//! worker       releases the holdings of ended children (threads/worker)
 //! ```
 //!
 //! Other handlers, such as an allocator's, hold their locks while ours run, so ours allocate
@@ -16,9 +16,7 @@
 //! next fork catches up.
 
 pub(crate) mod copies;
-mod liveness;
 pub(crate) mod origin;
-pub(crate) mod token;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -29,16 +27,11 @@ use crate::threads::lock::{Guarded, Taken};
 use crate::threads::signals::Mask;
 use crate::threads::{signals, worker};
 use crate::{ALLOCATOR, pool, switch};
-use liveness::Outstanding;
-use token::Token;
 
 /// The state of the fork handlers.
 pub(crate) struct State {
-    /// Forks that may have living descendants.
-    pub(crate) outstanding: Outstanding,
-    /// For the fork under way: the process that is copied, and its token.
+    /// For the fork under way: the process that is copied.
     copied: Option<Pid>,
-    token: Option<Token>,
     is_followed: bool,
     /// The processor on which the fork began.
     processor: usize,
@@ -50,15 +43,8 @@ pub(crate) struct State {
 }
 
 /// Locked by [`prepare`], unlocked by [`parent`] and [`child`].
-pub(crate) static STATE: Guarded<State> = Guarded::new(State {
-    outstanding: Outstanding::none(),
-    copied: None,
-    token: None,
-    is_followed: false,
-    processor: 0,
-    mask: None,
-    has_allocator: false,
-});
+pub(crate) static STATE: Guarded<State> =
+    Guarded::new(State { copied: None, is_followed: false, processor: 0, mask: None, has_allocator: false });
 
 /// Number of forks within a fork of the same thread, by another handler. The library does not follow them.
 static NESTED: AtomicU32 = AtomicU32::new(0);
@@ -66,8 +52,6 @@ static NESTED: AtomicU32 = AtomicU32::new(0);
 impl State {
     /// Resets the state in a new process, which has inherited its parent's.
     fn begin_anew(&mut self) {
-        self.outstanding.forget();
-        self.token = None;
         // After a fork without handlers, only the present parent is known.
         origin::forked_from(self.copied.take());
         worker::in_child();
@@ -125,12 +109,6 @@ pub(crate) extern "C" fn prepare() {
     state.processor = sched_getcpu();
     state.copied = Some(getpid());
     state.is_followed = pool::prepare();
-    if state.is_followed && state.outstanding.is_full() {
-        // Does the worker's job if the worker has not run yet.
-        state.outstanding.reap(pool::gone);
-    }
-    // Without a token, the holdings of this fork's descendants are never released.
-    state.token = if state.is_followed { state.outstanding.token() } else { None };
     // Last: from here on nothing is allocated until the fork is over.
     state.has_allocator = ALLOCATOR.before_fork();
 }
@@ -141,10 +119,7 @@ pub(crate) fn notice_copy() {
     STATE.reset();
     NESTED.store(0, Ordering::Relaxed);
     pool::in_unnoticed_copy();
-    STATE.with(|state| {
-        state.is_followed = true;
-        state.begin_anew();
-    });
+    STATE.with(State::begin_anew);
 }
 
 fn is_nested() -> bool {
@@ -154,7 +129,7 @@ fn is_nested() -> bool {
     nested > 0
 }
 
-/// Runs after the fork in the process that forked. After a failed fork the token ends at once.
+/// Runs after the fork in the process that forked. After a failed fork the worker finds no descendants.
 pub(crate) extern "C" fn parent() {
     if is_nested() {
         return;
@@ -165,11 +140,7 @@ pub(crate) extern "C" fn parent() {
         ALLOCATOR.in_parent();
     }
     state.copied = None;
-    let held = pool::parent();
-    match state.token.take() {
-        Some(token) => state.outstanding.hold(&token, held),
-        None => held.never_release(),
-    }
+    pool::parent();
     let mask = state.mask.take();
     STATE.give_back();
     mask.into_iter().for_each(Mask::restore);
@@ -204,19 +175,13 @@ fn yield_to_the_parent() {
     rustix::thread::sched_yield();
 }
 
-/// Whether a fork that was followed may have living descendants, so that the worker is needed.
-pub(crate) fn wants_worker() -> bool {
-    signals::blocked(|| STATE.with(|state| state.is_followed && state.outstanding.count() > 0)) == Some(true)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use super::*;
 
-    /// Only one test at a time may fork or have tokens: the child of another test's fork also maps the tokens, as long
-    /// as it lives.
+    /// Only one test at a time may fork.
     pub(super) fn one_at_a_time() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -229,6 +194,6 @@ mod tests {
         prepare();
         parent();
         parent();
-        assert_eq!(STATE.with(|state| state.outstanding.reap(|_| ())), Some(0));
+        assert!(STATE.with(|_| ()).is_some() && !pool::has_descendants());
     }
 }

@@ -9,7 +9,7 @@ use std::mem;
 
 use crate::interposed::kernel::{errno, failed, quietly};
 use crate::interposed::libcs::Libcs;
-use crate::pool::Zeros;
+use crate::pool::{self, Zeros};
 use crate::threads::worker;
 use crate::{fork, switch, withdrawal};
 
@@ -48,7 +48,7 @@ pub(crate) fn resolve() {
 /// Runs in the parent after a fork and all handlers. Does nothing if a signal has interrupted another call of this
 /// thread into the library.
 fn afterwards() {
-    if switch::is_on() && fork::wants_worker() && !worker::start() {
+    if switch::is_on() && !worker::is_there() && pool::has_descendants() && !worker::start() {
         // Without a worker, memory held by children would never be released.
         withdrawal::withdraw(Zeros::Copied);
     }

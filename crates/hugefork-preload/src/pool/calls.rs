@@ -10,8 +10,8 @@ use hugefork_program::{ProgramMemory, Zeros};
 
 use super::ends::cut;
 use super::engine::{
-    MEMORY, Memory, ask, begin, close_descriptors, on_own_stack, unmap_later, unmap_plain, unmap_what_was_left, with,
-    with_unless_forking, work_through,
+    MEMORY, Memory, ask, begin, on_own_stack, unmap_later, unmap_plain, unmap_what_was_left, with, with_unless_forking,
+    work_through,
 };
 use super::state::{END, ROLE, Role, START, role};
 use crate::HUGE_PAGE;
@@ -245,12 +245,14 @@ pub(super) fn leave(memory: &mut Memory, zeros: Zeros) -> bool {
     if !engine.leave() {
         return false;
     }
-    close_descriptors(engine);
+    memory.close_descriptors();
     ROLE.store(Role::Without as u8, Ordering::Release);
     END.store(0, Ordering::Release);
     START.store(0, Ordering::Release);
+    // A fork may be about to come, whose child needs no mark.
+    memory.forks = None;
     // The memory that children hold is freed when the last of them ends.
-    std::mem::forget(memory.engine.take());
+    memory.forget();
     true
 }
 

@@ -3,11 +3,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hugefork_linux::Descriptor;
 use hugefork_program::{Full, ProgramMemory};
 
-use super::engine::{Held, MEMORY, let_others_go_first, with};
+use super::engine::{MEMORY, Memory, let_others_go_first, with};
 use super::state::{IS_FORKING, Role, is_owner, role};
 use crate::proc::usage::{now_ns, page_faults};
+use crate::threads::signals;
 use crate::{BASE_PAGE, HUGE_PAGE};
 
 /// The result of maintaining shared memory.
@@ -21,9 +23,37 @@ pub(crate) enum Maintained {
     InPart,
 }
 
-/// Releases a holding whose holders have all ended. The forking thread calls it with the lock held.
-pub(crate) fn gone(held: Held) {
-    MEMORY.with(|_| drop(held));
+/// Forks whose descendants hold memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Living {
+    pub(crate) forks: usize,
+    /// Whether those of others were still alive at the last check.
+    pub(crate) some_have_ended: bool,
+}
+
+/// Releases the memory of forks without living descendants.
+pub(crate) fn release() -> Living {
+    let release = |memory: &mut Memory| {
+        let before = memory.held.len();
+        memory.held.retain(|(fork, _)| memory.forks.iter().any(|forks| forks.has_descendants(*fork)));
+        Living { forks: memory.held.len(), some_have_ended: memory.held.len() < before }
+    };
+    MEMORY.with(release).unwrap_or_default()
+}
+
+/// Whether descendants hold memory. False if this thread is already using the engine.
+pub(crate) fn has_descendants() -> bool {
+    signals::blocked(|| MEMORY.with(|memory| !memory.held.is_empty())).unwrap_or(false)
+}
+
+/// See [`Forks::ends`](hugefork_program::Forks::ends).
+pub(crate) fn ends() -> Option<Descriptor> {
+    MEMORY.with(|memory| memory.forks.as_ref()?.ends()).flatten()
+}
+
+/// Ends the wait of `thread` for [`ends`].
+pub(crate) fn wake(thread: u32) {
+    signals::blocked(|| MEMORY.with(|memory| memory.forks.as_ref().map(|forks| forks.wake(thread))));
 }
 
 /// Longest work before the next check for ended children.

@@ -10,7 +10,8 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hugefork_program::{Inherited, ProgramMemory};
+use hugefork_linux::{Descriptor, keep_only};
+use hugefork_program::{Forks, Inherited, ProgramMemory};
 
 use super::dumps;
 use super::stack::Stack;
@@ -25,35 +26,42 @@ pub(super) struct Memory {
     pub(super) engine: Option<ProgramMemory>,
     /// In a child: the parent's engine, which knows where inherited mappings end.
     pub(super) inherited: Option<ManuallyDrop<ProgramMemory>>,
-    /// The memory that the child of the present fork will hold.
-    pub(super) pending: Held,
+    /// Tells which forks have living descendants. It is there as long as `engine`.
+    pub(super) forks: Option<Forks>,
+    /// The memory that descendants hold, by the number of their fork.
+    pub(super) held: Vec<(u64, Inherited)>,
+    /// The number of the present fork, if this process is marked, and the memory that the child will hold.
+    pub(super) pending: Option<(Option<u64>, Inherited)>,
     /// The stack for engine work, used by the thread that has the lock.
     pub(super) stack: Stack,
 }
 
-pub(super) static MEMORY: Guarded<Memory> =
-    Guarded::new(Memory { engine: None, inherited: None, pending: Held::nothing(), stack: Stack::none() });
+pub(super) static MEMORY: Guarded<Memory> = Guarded::new(Memory {
+    engine: None,
+    inherited: None,
+    forks: None,
+    held: Vec::new(),
+    pending: None,
+    stack: Stack::none(),
+});
 
-/// The engine's memory that the descendants of a fork hold.
-pub(crate) struct Held(pub(super) Option<Inherited>);
-
-impl Held {
-    pub(crate) const fn nothing() -> Held {
-        Held(None)
+impl Memory {
+    /// The descriptors of the engine and of the forks.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
+        self.engine.iter().flat_map(ProgramMemory::descriptors).chain(self.forks.iter().map(Forks::descriptor))
     }
 
-    /// Joins two holdings; from now on they are released together.
-    pub(crate) fn join(&mut self, other: Held) {
-        match (&mut self.0, other.0) {
-            (Some(held), Some(more)) => held.join(more),
-            (held @ None, more) => *held = more,
-            (Some(_), None) => {}
+    /// Releases nothing: the memory belongs to another process, or has been handed over.
+    pub(super) fn forget(&mut self) {
+        std::mem::forget((self.engine.take(), self.forks.take(), self.pending.take(), std::mem::take(&mut self.held)));
+    }
+
+    /// Closes the descriptors, if they still lead to their files.
+    pub(super) fn close_descriptors(&self) {
+        for file in self.descriptors().filter(|file| file.get().is_ok()) {
+            // SAFETY: the library's own descriptor, which this process no longer uses.
+            unsafe { rustix::io::close(file.as_raw_fd()) };
         }
-    }
-
-    /// Never releases it: the memory belongs to another process, or its descendants cannot be observed.
-    pub(crate) fn never_release(self) {
-        std::mem::forget(self);
     }
 }
 
@@ -191,8 +199,8 @@ pub(super) fn unmap_plain(range: &Range<usize>) {
 pub(super) fn begin(memory: &mut Memory) {
     let total = usage::machine().map_or(0, |machine| machine.totalram as usize * machine.mem_unit as usize);
     let is_unfit = pins_memory() || fit::why_no_pool().is_some();
-    let new = if is_unfit { None } else { ProgramMemory::new(total).ok() };
-    let Some(engine) = new else {
+    let new = if is_unfit { None } else { ProgramMemory::new(total).ok().zip(Forks::new()) };
+    let Some((engine, forks)) = new else {
         ROLE.store(Role::Without as u8, Ordering::Release);
         return;
     };
@@ -201,7 +209,7 @@ pub(super) fn begin(memory: &mut Memory) {
     let addresses = engine.addresses();
     END.store(addresses.end, Ordering::Release);
     START.store(addresses.start, Ordering::Release);
-    memory.engine = Some(engine);
+    (memory.engine, memory.forks) = (Some(engine), Some(forks));
 }
 
 /// Parts of the names of libraries that pin memory: `io_uring`, InfiniBand, GPUs.
@@ -212,21 +220,16 @@ fn pins_memory() -> bool {
     mappings::any_line(|line| PINNING.iter().any(|name| line.windows(name.len()).any(|part| part == *name)))
 }
 
-/// Fills `found` with the numbers of the engine's descriptors, in order.
-pub(crate) fn descriptors(found: &mut [u32]) -> &[u32] {
-    let count = with(|engine| {
-        let numbers = engine.descriptors().map(|file| file.as_raw_fd() as u32);
-        found.iter_mut().zip(numbers).map(|(place, number)| *place = number).count()
-    });
-    let found = &mut found[..count.unwrap_or(0)];
-    found.sort_unstable();
-    found
-}
-
-/// Closes the engine's descriptors, if they still lead to its files.
-pub(super) fn close_descriptors(engine: &ProgramMemory) {
-    for file in engine.descriptors().filter(|file| file.get().is_ok()) {
-        // SAFETY: the engine's own descriptor, which this process no longer uses.
-        unsafe { rustix::io::close(file.as_raw_fd()) };
+/// Gives this thread a table of descriptors of its own that has the library's only. If the kernel refuses, returns
+/// false, and the thread shares the program's table.
+pub(crate) fn keep_own_descriptors() -> bool {
+    let mut kept = [0; 8];
+    let fill = |memory: &mut Memory| {
+        let numbers = memory.descriptors().map(Descriptor::as_raw_fd);
+        kept.iter_mut().zip(numbers).map(|(place, number)| *place = number).count()
+    };
+    match enter(Patience::Endless, fill) {
+        Tried::Done(count) => keep_only(&mut kept[..count]),
+        Tried::Within | Tried::Pinned => false,
     }
 }

@@ -4,10 +4,10 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 
-use hugefork_program::{ProgramMemory, Zeros};
+use hugefork_program::{Forks, Zeros};
 
 use super::calls::leave;
-use super::engine::{Held, LATER, MEMORY, Memory, WAITING, close_descriptors, on_own_stack};
+use super::engine::{LATER, MEMORY, WAITING, on_own_stack};
 use super::state::{IS_FORKING, ROLE, Role};
 use crate::threads::lock::Taken;
 
@@ -25,30 +25,38 @@ pub(crate) fn prepare() -> bool {
     IS_FORKING.store(true, Ordering::Release);
     // SAFETY: this thread has just taken the lock.
     let memory = unsafe { MEMORY.held() };
-    let inherited = on_own_stack(memory, |memory| {
-        // The program has closed descriptors that it did not open. The engine cannot work without them.
-        if memory.engine.iter().flat_map(ProgramMemory::descriptors).any(|file| file.get().is_err()) {
+    on_own_stack(memory, |memory| {
+        let fork = memory.forks.as_mut().and_then(Forks::mark);
+        // The program has closed descriptors that it did not open, or may open no more. The engine cannot work without
+        // them, and without a mark it would never release the memory that the child holds.
+        if fork.is_none() || memory.descriptors().any(|file| file.get().is_err()) {
             leave(memory, Zeros::Copied);
         }
-        memory.engine.as_mut().map(ProgramMemory::before_fork)
+        // Nothing is allocated between this and the end of the fork.
+        memory.held.reserve(1);
+        memory.pending = memory.engine.as_mut().map(|engine| (fork, engine.before_fork()));
     });
-    memory.pending = Held(inherited);
     MEMORY.pin();
     memory.engine.is_some()
 }
 
-/// Called after a fork in the process that forked. Returns the child's holdings.
-pub(crate) fn parent() -> Held {
+/// Called after a fork in the process that forked.
+pub(crate) fn parent() {
     if !IS_FORKING.load(Ordering::Relaxed) {
-        return Held::nothing();
+        return;
     }
     MEMORY.unpin();
     // SAFETY: this thread has taken the lock in `prepare`.
     let memory = unsafe { MEMORY.held() };
-    let held = std::mem::replace(&mut memory.pending, Held::nothing());
+    memory.forks.iter_mut().for_each(Forks::unmark);
+    match memory.pending.take() {
+        Some((Some(fork), inherited)) => memory.held.push((fork, inherited)),
+        // There was neither a mark nor the memory to leave: it is never released.
+        Some((None, inherited)) => std::mem::forget(inherited),
+        None => {}
+    }
     IS_FORKING.store(false, Ordering::Release);
     MEMORY.give_back();
-    held
 }
 
 /// Called after a fork in the child.
@@ -58,24 +66,17 @@ pub(crate) fn in_child() {
     }
     // SAFETY: the thread that this one copies has taken the lock in `prepare`.
     let memory = unsafe { MEMORY.held() };
+    // The descriptors give access to the parent's memory, now and later, and a child may be about to drop its rights.
+    memory.close_descriptors();
     if let Some(engine) = memory.engine.take() {
         ROLE.store(Role::Child as u8, Ordering::Release);
-        // The descriptors give access to the parent's memory, now and later, and a child may be about to drop its
-        // rights.
-        close_descriptors(&engine);
         memory.inherited = Some(ManuallyDrop::new(engine));
     }
-    give_up_all(memory);
+    memory.forget();
     LATER.store(0, Ordering::Relaxed);
     IS_FORKING.store(false, Ordering::Release);
     WAITING.store(0, Ordering::Relaxed);
     MEMORY.reset();
-}
-
-/// In a copy of the process: forgets the engine, which belongs to the original.
-fn give_up_all(memory: &mut Memory) {
-    std::mem::forget(memory.engine.take());
-    std::mem::replace(&mut memory.pending, Held::nothing()).never_release();
 }
 
 /// Called in a copy that was made without the fork handlers: it has no access to the engine's memory, which is shared.
@@ -86,7 +87,7 @@ pub(crate) fn in_unnoticed_copy() {
         if memory.engine.is_some() {
             ROLE.store(Role::Without as u8, Ordering::Release);
         }
-        give_up_all(memory);
+        memory.forget();
     });
     IS_FORKING.store(false, Ordering::Release);
     WAITING.store(0, Ordering::Relaxed);

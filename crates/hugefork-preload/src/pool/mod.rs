@@ -44,8 +44,10 @@ pub(crate) use calls::{
     Emptied, Locks, Resized, Wish, empty, finish_way, first_mapped, give_up, hand_over, has_rights, is_all_ours,
     make_own, make_way, map, resize, take_if_free, unmap,
 };
-pub(crate) use care::{Maintained, collapse_what_is_full, gone, has_grown, maintain, trim};
-pub(crate) use engine::{Held, descriptors};
+pub(crate) use care::{
+    Maintained, collapse_what_is_full, ends, has_descendants, has_grown, maintain, release, trim, wake,
+};
+pub(crate) use engine::keep_own_descriptors;
 pub(crate) use forks::{in_child, in_unnoticed_copy, parent, prepare};
 pub(crate) use hugefork_program::Zeros;
 pub(crate) use state::{behind, is_child, is_owner, is_plain};

@@ -19,6 +19,8 @@ use std::os::fd::IntoRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use hugefork_linux::Descriptor;
+use hugefork_program::Forks;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::thread::{futex, nanosleep, set_name};
@@ -140,6 +142,7 @@ pub(crate) fn send_away() {
     const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
     IS_UNWANTED.store(1, Ordering::SeqCst);
     let _ = futex::wake(&IS_UNWANTED, futex::Flags::PRIVATE, 1);
+    pool::wake(THREAD.load(Ordering::Acquire));
     let mut last = 0;
     while is_there() {
         last = THREAD.load(Ordering::Acquire);
@@ -177,71 +180,58 @@ pub(crate) fn in_child() {
 
 /// The worker's main function.
 extern "C" fn run(_: *mut c_void) -> c_int {
-    take_a_table_of_its_own();
+    let has_own_table = take_a_table_of_its_own();
     let _ = set_name(c"hugefork-run");
-    work();
+    work(has_own_table);
     // If the worker is the process's last thread, its status may become the process's.
     status_of_the_program().unwrap_or(0)
 }
 
-/// Gives the worker a descriptor table of its own that contains the engine's descriptors only. So it never occupies a
+/// Gives the worker a descriptor table of its own that contains the library's descriptors only. So it never occupies a
 /// number that the program expects to be free, and it holds no file open that the program closes. If the kernel
-/// refuses, the worker shares the program's table.
-fn take_a_table_of_its_own() {
-    const UNSHARE: u32 = 1 << 1;
-    let mut next = 0;
-    let mut close_up_to = |end: u32, flags: u32| {
-        // SAFETY: the new table is a copy, so no descriptor of the program is closed.
-        let closed = next > end || unsafe { syscall!(Sysno::close_range, next, end, flags) }.is_ok();
-        next = end.saturating_add(2);
-        closed
-    };
-    let mut kept = [0; 8];
-    let mut flags = UNSHARE;
-    for &number in pool::descriptors(&mut kept) {
-        if !close_up_to(number.saturating_sub(1), std::mem::take(&mut flags)) {
-            return;
-        }
+/// refuses, returns false, and the worker shares the program's table.
+fn take_a_table_of_its_own() -> bool {
+    if !pool::keep_own_descriptors() {
+        return false;
     }
-    close_up_to(u32::MAX, flags);
     // Occupies 0, 1 and 2, so that no later file of the worker gets a number that threads print to.
     for _ in 0..3 {
         let _ = open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(IntoRawFd::into_raw_fd);
     }
+    true
 }
 
-/// Shortest and longest sleep between two checks: it doubles from one to the other. Without living children the longest
-/// sleep is longer.
+/// Shortest and longest sleep between two checks: it doubles from one to the other.
 const MIN_PAUSE_NS: i64 = 5_000_000;
-const MAX_PAUSE_NS: i64 = 160_000_000;
-const MAX_PAUSE_ALONE_NS: i64 = 640_000_000;
+const MAX_PAUSE_NS: i64 = 640_000_000;
 
-/// Works until the worker should exit.
-fn work() {
-    let (mut pause, mut is_to_pass) = (MIN_PAUSE_NS, false);
+/// Works until the worker should exit. While children live, the kernel wakes the worker when one of them has ended, if
+/// the worker has a table of descriptors of its own.
+fn work(has_own_table: bool) {
+    let (mut pause, mut is_to_pass, mut ends) = (MIN_PAUSE_NS, false, None);
     while !is_unwanted() && pool::is_owner() && status_of_the_program().is_none() {
-        // The holdings of ended children are released under the lock that forks take.
-        let alive = STATE.with(|state| {
-            state.outstanding.reap(|held| {
-                is_to_pass = true;
-                pool::gone(held);
-            })
-        });
-        let alive = alive.unwrap_or(0);
-        is_to_pass |= alive > 0;
-        if !has_room(alive) {
+        let living = pool::release();
+        is_to_pass |= living.forks > 0 || living.some_have_ended;
+        if !has_room(living.forks) {
             return withdraw();
+        }
+        if living.forks > 0 && ends.is_none() && has_own_table {
+            ends = pool::ends();
+            if ends.is_some() {
+                // A child may have ended before, and the worker may have become unwanted.
+                continue;
+            }
         }
         pool::trim();
         let maintained = pool::maintain();
         if maintained == Maintained::InPart {
             continue;
         }
-        if alive > 0 {
-            sleep(&mut pause, MAX_PAUSE_NS);
+        if living.forks > 0 {
+            sleep(&mut pause, ends.as_ref());
             continue;
         }
-        let mut is_shared = || is_unwanted() || STATE.with(|state| state.outstanding.count() > 0).unwrap_or(true);
+        let mut is_shared = || is_unwanted() || pool::has_descendants();
         // Blocks that another thread works on are left for later.
         let has_passed =
             maintained == Maintained::All && is_to_pass && pool::collapse_what_is_full(&mut is_shared).is_some();
@@ -249,7 +239,7 @@ fn work() {
         if is_to_pass || has_passed || pool::has_grown(is_unwanted) {
             pause = MIN_PAUSE_NS;
         }
-        sleep(&mut pause, MAX_PAUSE_ALONE_NS);
+        sleep(&mut pause, ends.as_ref());
     }
 }
 
@@ -260,14 +250,24 @@ fn withdraw() {
     }
 }
 
-/// Sleeps, unless the worker should exit, and doubles the pause for the next time.
-fn sleep(pause: &mut i64, longest: i64) {
-    let time = Timespec { tv_sec: 0, tv_nsec: *pause };
-    let slept = futex::wait(&IS_UNWANTED, futex::Flags::PRIVATE, 0, Some(&time));
-    if !matches!(slept, Ok(()) | Err(Errno::TIMEDOUT | Errno::AGAIN | Errno::INTR)) {
-        let _ = nanosleep(&time);
+/// Sleeps, unless the worker should exit or a child has ended, and doubles the pause for the next time. The kernel may
+/// report an end a moment early, so the next pause is short then.
+fn sleep(pause: &mut i64, ends: Option<&Descriptor>) {
+    match ends.and_then(|ends| Forks::wait(ends, *pause)) {
+        Some(true) => {
+            *pause = MIN_PAUSE_NS;
+            return;
+        }
+        Some(false) => {}
+        None => {
+            let time = Timespec { tv_sec: 0, tv_nsec: *pause };
+            let slept = futex::wait(&IS_UNWANTED, futex::Flags::PRIVATE, 0, Some(&time));
+            if !matches!(slept, Ok(()) | Err(Errno::TIMEDOUT | Errno::AGAIN | Errno::INTR)) {
+                let _ = nanosleep(&time);
+            }
+        }
     }
-    *pause = (2 * *pause).min(longest);
+    *pause = (2 * *pause).min(MAX_PAUSE_NS);
 }
 
 /// The first thread's exit status, if no thread of the program is left. That happens if all have ended by the system

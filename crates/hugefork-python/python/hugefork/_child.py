@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import pickle
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import connection, context, popen_fork, util
@@ -24,9 +25,30 @@ T = TypeVar("T")
 class _Popen(popen_fork.Popen):
     def _launch(self, process: Process) -> None:
         # This runs the standard library's function, which differs between versions of Python, with another `os.fork`.
-        forking = SimpleNamespace(**{**vars(os), "fork": lambda: _native.fork_with(process._pairs, os.fork)})
+        # It leaves its pipes open if there is no child.
+        pipes: list[int] = []
+        is_forked = False
+
+        def pipe() -> tuple[int, int]:
+            ends = os.pipe()
+            pipes.extend(ends)
+            return ends
+
+        def fork() -> int:
+            nonlocal is_forked
+            child: int = _native.fork_with(process._pairs, os.fork)
+            is_forked = True
+            return child
+
+        forking = SimpleNamespace(**{**vars(os), "pipe": pipe, "fork": fork})
         launch = vars(popen_fork.Popen)["_launch"].__code__
-        FunctionType(launch, {**vars(popen_fork), "os": forking})(self, process)
+        try:
+            FunctionType(launch, {**vars(popen_fork), "os": forking})(self, process)
+        except BaseException:
+            if not is_forked:
+                for number in pipes:
+                    os.close(number)
+            raise
         process._pairs = []
         # Children that other threads fork at this moment have the standard library's pipe, too, and delay its end.
         with contextlib.suppress(OSError):
@@ -98,9 +120,9 @@ class InChild(Generic[T]):
 
     def __init__(self, function: Callable[[], T], snapshots: Iterable[Snapshot]) -> None:
         # Unlike a pipe, it needs no reader, and ends although other children have it, too.
-        self._answer = open(os.memfd_create("hugefork-answer"), "w+b")
-        self._answer.write(_PENDING)
-        self._answer.flush()
+        self._answer = os.memfd_create("hugefork-answer")
+        util.Finalize(self, os.close, (self._answer,))
+        os.write(self._answer, _PENDING)
         self.process = Process(snapshots=snapshots, target=_answer, args=(function, self._answer))
         self.process.start()
 
@@ -124,14 +146,16 @@ class InChild(Generic[T]):
         if not connection.wait([self.process.sentinel], timeout):
             raise TimeoutError(f"{self.process!r} has not ended after {timeout} s: it goes on")
         self.process.join()
-        with mmap.mmap(self._answer.fileno(), 0, access=mmap.ACCESS_READ) as answer:
+        with mmap.mmap(self._answer, 0, access=mmap.ACCESS_READ) as answer:
             if answer[:1] != _COMPLETE:
-                raise ChildDiedError(f"{self.process!r} has no result: it ended before the function did")
+                raise ChildDiedError(f"{self.process!r} has no result: it ended before the function did, or lost the file for it")
             with memoryview(answer) as view, view[1:] as pickled:
                 result: T | _Raised = pickle.loads(pickled)
         if not isinstance(result, _Raised):
             return result
-        result.error.add_note(result.traceback)
+        # An exception may refuse notes.
+        with contextlib.suppress(Exception):
+            result.error.add_note(result.traceback)
         raise result.error
 
     def __repr__(self) -> str:
@@ -147,18 +171,30 @@ _PENDING, _COMPLETE = b"?", b"!"
 """The first byte of an answer."""
 
 
-def _answer(function: Callable[[], object], answer: Any) -> None:
+def _answer(function: Callable[[], object], number: int) -> None:
     """In the child: calls the function, and leaves its result or exception in a file."""
+    file, answer = os.fstat(number), open(number, "r+b", closefd=False)
+
+    def leave(result: object) -> None:
+        # The function may have closed all descriptors, and have a file of its own there now.
+        is_there = False
+        with contextlib.suppress(OSError):
+            is_there = os.path.samestat(os.fstat(number), file)
+        if not is_there:
+            sys.exit("hugefork: the function has closed the descriptor of the file for its result")
+        answer.seek(1)
+        pickle.dump(result, answer)
+
     try:
-        pickle.dump(function(), answer)
+        leave(function())
     except Exception as error:
         text = traceback.format_exc()
         try:
-            pickle.loads(pickle.dumps(error))
+            if type(pickle.loads(pickle.dumps(error))) is not type(error):
+                raise TypeError
         except Exception:
             error = RuntimeError("".join(traceback.format_exception_only(error)).strip())
-        answer.seek(1)
-        pickle.dump(_Raised(error, f"\nin the child:\n{text}"), answer)
+        leave(_Raised(error, f"\nin the child:\n{text}"))
     answer.seek(0)
     answer.write(_COMPLETE)
     answer.flush()

@@ -75,7 +75,7 @@ class CheckpointError(HugeforkError, ValueError):
 
 
 class ChildDiedError(HugeforkError, RuntimeError):
-    """The child of `in_child` ended before its function did."""
+    """The child of `in_child` ended before its function did, or the function has closed all descriptors."""
 
 
 class InvalidError(HugeforkError, ValueError):

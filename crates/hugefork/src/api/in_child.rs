@@ -1,7 +1,6 @@
 //! [`InChild`]: work in a child of `fork(2)` that has older snapshots at the addresses of their regions.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
@@ -13,12 +12,13 @@ use super::snapshot::Snapshot;
 use crate::mem::{EngineVec, Own};
 use crate::region::children;
 use crate::sys::SystemError;
+use crate::sys::linux::answer::Answer;
 use crate::sys::linux::owner;
 use crate::types::error::RegionError;
 
-/// The first byte of an answer.
-const RETURNED: u8 = 0;
-const PANICKED: u8 = 1;
+/// The kinds of an answer.
+const RETURNED: u8 = 1;
+const PANICKED: u8 = 2;
 
 /// A child of `fork(2)` that was made by [`Region::in_child`]. As with [`std::process::Child`], the child goes on when
 /// this is dropped, and remains a zombie after its end.
@@ -40,9 +40,9 @@ const PANICKED: u8 = 1;
 #[must_use = "`wait` for it: the child remains a zombie otherwise"]
 pub struct InChild {
     pid: i32,
-    /// Complete when the child has ended. A pipe would not do: children that other threads fork at that moment have its
-    /// writing end, too, and it would not end before they do.
-    answer: File,
+    answer: Answer,
+    /// Once it was waited for.
+    ended: Option<ExitStatus>,
 }
 
 impl Region {
@@ -96,11 +96,11 @@ impl Region {
         pairs: &[(&Region, &Snapshot)],
         work: impl FnOnce() -> Vec<u8>,
     ) -> Result<InChild, RegionError> {
-        let answer = owner::memory_file()?;
+        let answer = Answer::new()?;
         // SAFETY: the caller answers for the child.
         match fork_with(pairs, || unsafe { owner::fork() })? {
-            0 => answer_and_end(answer, work),
-            pid => Ok(InChild { pid, answer }),
+            0 => answer_and_end(&answer, work),
+            pid => Ok(InChild { pid, answer, ended: None }),
         }
     }
 
@@ -162,7 +162,7 @@ fn fork_with(
 }
 
 /// In the child.
-fn answer_and_end(mut answer: File, work: impl FnOnce() -> Vec<u8>) -> ! {
+fn answer_and_end(answer: &Answer, work: impl FnOnce() -> Vec<u8>) -> ! {
     let (kind, bytes) = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(bytes) => (RETURNED, bytes),
         Err(panic) => {
@@ -171,8 +171,7 @@ fn answer_and_end(mut answer: File, work: impl FnOnce() -> Vec<u8>) -> ! {
             (PANICKED, text.as_bytes().to_vec())
         }
     };
-    let sent = answer.write_all(&[kind]).and_then(|()| answer.write_all(&bytes));
-    owner::end(i32::from(sent.is_err()))
+    owner::end(i32::from(answer.write(kind, &bytes).is_err()))
 }
 
 impl InChild {
@@ -184,18 +183,48 @@ impl InChild {
     /// Waits for the end of the child. Returns the bytes that its work has returned.
     ///
     /// # Errors
-    /// If the work has panicked, with the text of the panic. If the child has ended in another way, with its exit
-    /// status. If the answer cannot be read.
-    pub fn wait(mut self) -> io::Result<Vec<u8>> {
-        let mut answer = Vec::new();
-        let status = ExitStatus::from_raw(owner::wait_for(self.pid));
-        // The child has moved the offset, which both processes share.
-        self.answer.rewind()?;
-        self.answer.read_to_end(&mut answer)?;
-        match answer.split_first() {
-            Some((&RETURNED, bytes)) if status.success() => Ok(bytes.to_vec()),
-            Some((&PANICKED, text)) => {
-                Err(io::Error::other(format!("the child has panicked: {}", String::from_utf8_lossy(text))))
+    /// If the work has panicked, with the text of the panic. If the child has ended in another way, or its work has
+    /// closed all descriptors, with its exit status. If the answer cannot be read, because this process has closed all
+    /// descriptors.
+    pub fn wait(self) -> io::Result<Vec<u8>> {
+        let status = self.ended.unwrap_or_else(|| ExitStatus::from_raw(owner::wait_for(self.pid)));
+        self.result(status)
+    }
+
+    /// As [`InChild::wait`], but returns `None` at once if the child has not ended. Later calls return the same bytes
+    /// or error again.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use hugefork::{Children, Pool, Region};
+    /// # let pool = Pool::builder().capacity(8 << 20).children(Children::Inherit).build()?;
+    /// # let region = pool.region(2 << 20)?;
+    /// # let saved = region.snapshot()?;
+    /// // SAFETY: this process has one thread.
+    /// let mut child = unsafe { Region::in_child(&[(&region, &saved)], || vec![7]) }?;
+    /// let result = loop {
+    ///     match child.try_wait()? {
+    ///         Some(result) => break result,
+    ///         None => std::thread::yield_now(), // or other work
+    ///     }
+    /// };
+    /// assert_eq!(result, [7]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`InChild::wait`].
+    pub fn try_wait(&mut self) -> io::Result<Option<Vec<u8>>> {
+        self.ended = self.ended.or_else(|| owner::try_wait_for(self.pid).map(ExitStatus::from_raw));
+        self.ended.map(|status| self.result(status)).transpose()
+    }
+
+    fn result(&self, status: ExitStatus) -> io::Result<Vec<u8>> {
+        match self.answer.read()? {
+            Some((RETURNED, bytes)) if status.success() => Ok(bytes),
+            Some((PANICKED, text)) => {
+                Err(io::Error::other(format!("the child has panicked: {}", String::from_utf8_lossy(&text))))
             }
             _ => Err(io::Error::other(format!("the child has ended without an answer: {status}"))),
         }

@@ -2,7 +2,7 @@
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use crate::api::pool::Pool;
 use crate::api::region::Region;
 use crate::api::snapshot::Snapshot;
 use crate::api::stats::RegionStats;
+use crate::sys::linux::stderr::say;
 use crate::types::error::{RegionError, ResetError};
 
 /// A region with an allocator, for data that are full of pointers: maps, strings, trees.
@@ -55,9 +56,10 @@ use crate::types::error::{RegionError, ResetError};
 ///
 /// A heap takes memory from its pool as it is used, and keeps freed memory for its own later use. A full heap returns
 /// `AllocError`, or null as a global allocator: most collections then abort
-/// ([`handle_alloc_error`](std::alloc::handle_alloc_error)). A heap can be full for one size and have room for another.
-/// If the *pool* is full, a write to the heap is what a write to any region is then
-/// ([`Region`](crate::Region#when-the-pool-is-full)). So give the pool twice the memory that the heap uses.
+/// ([`handle_alloc_error`](std::alloc::handle_alloc_error)). The first time, it also prints a line on standard error. A
+/// heap can be full for one size and have room for another. If the *pool* is full, a write to the heap is what a write
+/// to any region is then ([`Region`](crate::Region#when-the-pool-is-full)). So give the pool twice the memory that the
+/// heap uses.
 ///
 /// # Operations
 /// Each allocation and each release is an [operation](Operations), and so is all of a
@@ -90,6 +92,7 @@ pub struct Heap {
     len: usize,
     region: Arc<Region>,
     operations: Operations,
+    has_said_full: AtomicBool,
     /// The next in the list of heaps that have served as global allocators (scoped.rs).
     pub(super) next: AtomicPtr<Heap>,
 }
@@ -115,7 +118,8 @@ impl Pool {
         let base = NonNull::new(region.as_mut_ptr()).expect("no region lies at address zero");
         // SAFETY: a new region is zeroed, aligned to its blocks, and in place as long as it lives. Nobody else has it.
         let space = unsafe { Space::lay_out(base, region.len()) };
-        Ok(Heap { space, len: region.len(), region, operations, next: AtomicPtr::new(ptr::null_mut()) })
+        let (has_said_full, next) = (AtomicBool::new(false), AtomicPtr::new(ptr::null_mut()));
+        Ok(Heap { space, len: region.len(), region, operations, has_said_full, next })
     }
 }
 
@@ -213,8 +217,9 @@ impl Heap {
         if is_small(layout)
             && let Some((_inside, place)) = self.operations.enter_again()
             && self.space.is_own(place)
+            && let Some(slot) = self.space.take_slot(place, layout)
         {
-            return self.space.take_slot(place, layout);
+            return Some(slot);
         }
         self.allocate_otherwise(layout)
     }
@@ -225,7 +230,22 @@ impl Heap {
         if layout.size() == 0 {
             return NonNull::new(ptr::without_provenance_mut(layout.align()));
         }
-        self.operations.within(|place| self.space.allocate(place, layout))
+        self.operations.within(|place| self.space.allocate(place, layout)).or_else(|| self.is_full_for(layout))
+    }
+
+    /// Says once that an allocation has failed: most programs end with a message that does not name the heap.
+    #[cold]
+    fn is_full_for(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if !self.has_said_full.swap(true, Ordering::Relaxed) {
+            say(format_args!(
+                "pool `{}`: its heap of {} bytes is full: an allocation of {} bytes fails; make the heap longer (memory \
+                 that it does not use costs nothing), or free some; this line comes once",
+                self.region.pool().name(),
+                self.len,
+                layout.size()
+            ));
+        }
+        None
     }
 
     /// # Safety
@@ -265,7 +285,7 @@ impl Heap {
             // SAFETY: no bytes remain, and the caller vouches for the allocation.
             return self.allocate_sized(new).inspect(|_| unsafe { self.free(at, old) });
         }
-        self.operations.within(|place| {
+        let moved = self.operations.within(|place| {
             // SAFETY: the caller vouches for the allocation. The two do not overlap.
             unsafe {
                 if self.space.resize(at, old, new) {
@@ -276,7 +296,8 @@ impl Heap {
                 self.space.free(place, at, old);
                 Some(moved)
             }
-        })
+        });
+        moved.or_else(|| self.is_full_for(new))
     }
 }
 

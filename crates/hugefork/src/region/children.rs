@@ -18,7 +18,7 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{LazyLock, Once};
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,9 @@ impl PoolChildren {
             told.is_over.store(true, Ordering::SeqCst);
             let _signals = SignalsBlocked::new();
             let _no_fork = REGISTRY.lock.lock();
-            wake(&told.pool.sys, &told.sleeper)
+            // Without a number the thread has not looked yet, or never will.
+            let thread = told.sleeper.load(Ordering::SeqCst);
+            thread == 0 || told.pool.sys.number().is_some_and(|(number, _)| wake(thread, number))
         };
         (children, Worker::start("hugefork-child", work, tell_to_end).ok())
     }
@@ -210,7 +212,6 @@ impl Fork {
     }
 
     fn fill(&mut self, regions: &EngineVec<Inheritable>, instead: &Instead<'_>) -> Result<(), RegionError> {
-        static BYTE: AtomicU64 = AtomicU64::new(0);
         if regions.is_empty() && instead.pairs.is_empty() {
             return Ok(());
         }
@@ -219,10 +220,10 @@ impl Fork {
             if self.of_pool(&one.children).is_some() {
                 continue;
             }
-            let (children, byte) = (one.children.clone(), BYTE.fetch_add(1, Ordering::Relaxed));
+            let children = one.children.clone();
             children.drop_unwitnessed(children.pool.sys.file()?);
-            let witness = Witness::new(&children.pool.sys, byte)?;
-            self.pools.push(PoolFork { children, byte, snapshots: EngineVec::new_in(Own) });
+            let witness = Witness::new(children.pool.sys.open_for_reading()?)?;
+            self.pools.push(PoolFork { children, byte: witness.byte, snapshots: EngineVec::new_in(Own) });
             self.inheritance.add_pool(witness);
         }
         // SAFETY: a region stays in place until it leaves the list, which is locked.

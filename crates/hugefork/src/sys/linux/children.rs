@@ -17,18 +17,23 @@
 use core::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use hugefork_linux::Descriptor;
 use hugefork_linux::parking::clear;
+use hugefork_linux::{Descriptor, keep_only};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, pread};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::thread::nanosleep;
+use syscalls::{Sysno, syscall};
 
-use super::{kept, last_error, memory, named, owner, threads};
+use super::share::PrivateMemory;
+use super::{kept, memory, named, owner, threads};
 use crate::sys::SystemError;
+use crate::units::BASE_PAGE;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const OVER: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE).union(MapFlags::FIXED);
@@ -41,17 +46,28 @@ pub(crate) struct Piece {
     pub(crate) len: usize,
 }
 
-/// An open file description of a pool's file that only one fork and its descendants have.
+/// An open file description that only one fork and its descendants have.
 pub(crate) struct Witness {
     file: Descriptor,
+    /// The byte that the description has locked.
+    pub(crate) byte: u64,
 }
 
 impl Witness {
-    /// Opens the file of `pool`, and locks `byte` of it.
-    pub(crate) fn new(pool: &memory::Linux, byte: u64) -> Result<Witness, SystemError> {
-        let file = pool.open_for_reading()?;
+    /// Locks a byte of `file`, whose description no other descriptor has.
+    pub(crate) fn new(file: Descriptor) -> Result<Witness, SystemError> {
+        static BYTE: AtomicU64 = AtomicU64::new(0);
+        let byte = BYTE.fetch_add(1, Ordering::Relaxed);
         lock(kept(&file)?, libc::F_OFD_SETLK, libc::F_RDLCK, byte)?;
-        Ok(Witness { file })
+        Ok(Witness { file, byte })
+    }
+
+    /// Maps a page through the description, without access. A child inherits that mapping, and so the description.
+    pub(super) fn page(&self) -> Result<PrivateMemory, SystemError> {
+        let file = kept(&self.file)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { mmap(ptr::null_mut(), BASE_PAGE, ProtFlags::empty(), MapFlags::PRIVATE, file, 0) };
+        Ok(PrivateMemory { at: named("mmap of a witness", at)?, len: BASE_PAGE })
     }
 
     /// In the child: shows memory at `addresses`, private and writable: pieces of the file, copies of others, and else
@@ -111,7 +127,7 @@ pub(crate) fn is_witnessed(file: BorrowedFd<'_>, byte: u64) -> bool {
     lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte) != Ok(libc::F_UNLCK)
 }
 
-/// Sets or queries the lock of one byte. Returns the kind of lock that is there.
+/// Sets or queries the lock of one byte. Returns the kind of lock that is there. It does not change `errno`.
 fn lock(file: BorrowedFd<'_>, what: i32, kind: i32, byte: u64) -> Result<i32, SystemError> {
     let mut lock = libc::flock {
         l_type: kind as libc::c_short,
@@ -121,69 +137,74 @@ fn lock(file: BorrowedFd<'_>, what: i32, kind: i32, byte: u64) -> Result<i32, Sy
         l_pid: 0,
     };
     // SAFETY: the call reads and writes the structure.
-    match unsafe { libc::fcntl(file.as_raw_fd(), what, &raw mut lock) } {
-        -1 => Err(SystemError::new("fcntl of an open file description's lock", last_error())),
-        _ => Ok(lock.l_type.into()),
+    let answered = unsafe { syscall!(Sysno::fcntl, file.as_raw_fd(), what, &raw mut lock) };
+    let answered = answered.map_err(|errno| Errno::from_raw_os_error(errno.into_raw()));
+    named("fcntl of an open file description's lock", answered).map(|_| lock.l_type.into())
+}
+
+/// A descriptor that tells when a description of a file was closed. `number` leads to the file in this thread.
+///
+/// The kernel (6.18, `__fput`) reports the close before it takes the lock away, and another process may run in between.
+/// So the thread looks once more a little later.
+pub(super) fn closes_of(number: RawFd) -> rustix::io::Result<Descriptor> {
+    let events = Descriptor::from(inotify::init(CreateFlags::CLOEXEC)?);
+    inotify::add_watch(&events, format!("/proc/thread-self/fd/{number}"), WatchFlags::CLOSE_NOWRITE)?;
+    Ok(events)
+}
+
+/// Sleeps until a description is closed, or a signal comes: true. Without a time, for ever; else false when the time is
+/// over.
+pub(super) fn wait_for_close(closes: &Descriptor, time: Option<&Timespec>) -> rustix::io::Result<bool> {
+    let mut buffer = [const { MaybeUninit::uninit() }; 4096];
+    match (poll(&mut [PollFd::new(closes, PollFlags::IN)], time), time) {
+        (Ok(0), _) => return Ok(false),
+        // The process may have no descriptor (RLIMIT_NOFILE), so the kernel refuses to poll. A read sleeps, too.
+        (Err(Errno::INVAL), Some(time)) => {
+            let _ = nanosleep(time);
+            return Ok(false);
+        }
+        (Ok(_) | Err(Errno::INVAL), _) => {}
+        (Err(errno), _) => return if errno == Errno::INTR { Ok(true) } else { Err(errno) },
+    }
+    match inotify::Reader::new(closes, &mut buffer).next() {
+        Ok(_) | Err(Errno::INTR) => Ok(true),
+        Err(errno) => Err(errno),
     }
 }
 
 /// On a thread of its own: calls `look` with the pool's file at once, and each time that a description of the file was
-/// closed, until `look` returns false. Returns at once if the kernel refuses.
-///
-/// The kernel (6.18, `__fput`) reports the close before it takes the lock away, and another process may run in between.
-/// So `look` is called again after these times.
+/// closed, and some times soon after ([`closes_of`]), until `look` returns false. Returns at once if the kernel
+/// refuses.
 ///
 /// From then on the thread has no other descriptor than this file, so it must not write messages. `sleeper` gets its
 /// number, for [`wake`].
 pub(crate) fn on_each_close(pool: &memory::Linux, sleeper: &AtomicU32, mut look: impl FnMut(BorrowedFd<'_>) -> bool) {
     let Some((number, identity)) = pool.number() else { return };
-    if !has_only(number) {
+    if !keep_only(&mut [number]) {
         return;
     }
     // SAFETY: in this thread's own table, nobody but this function closes it.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     let is_it = rustix::fs::fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity);
-    let Some(Ok(events)) = is_it.then(|| inotify::init(CreateFlags::CLOEXEC)) else { return };
-    let path = format!("/proc/thread-self/fd/{number}");
-    if inotify::add_watch(&events, path, WatchFlags::CLOSE_NOWRITE).is_err() {
-        return;
-    }
+    let Some(Ok(closes)) = is_it.then(|| closes_of(number)) else { return };
     sleeper.store(threads::own_number(), Ordering::SeqCst);
     let again = [1, 30, 900].map(|milliseconds| Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 });
-    let (mut buffer, mut times) = ([const { MaybeUninit::uninit() }; 4096], again.iter());
+    let mut times = again.iter();
     while look(file) {
-        let ready = poll(&mut [PollFd::new(&events, PollFlags::IN)], times.next());
-        let read = match ready {
-            Ok(0) => continue,
-            ready => ready.and_then(|_| inotify::Reader::new(&events, &mut buffer).next().map(drop)),
-        };
-        if !matches!(read, Ok(()) | Err(Errno::INTR)) {
-            return;
+        match wait_for_close(&closes, times.next()) {
+            Ok(true) => times = again.iter(),
+            Ok(false) => {}
+            Err(_) => return,
         }
-        times = again.iter();
     }
 }
 
-/// Has the thread of [`on_each_close`] look once more. False if the kernel refuses.
+/// Has the thread `sleeper` that waits for closes of a file look once more. `number` leads to the file there. False
+/// if the kernel refuses.
 ///
 /// This closes a description of the file. The thread's own descriptor leads to it, because the program may have closed
-/// the pool's. A child that has the description meanwhile would delay its end, so the caller lets no thread fork.
-pub(crate) fn wake(pool: &memory::Linux, sleeper: &AtomicU32) -> bool {
-    let thread = sleeper.load(Ordering::SeqCst);
-    let path = |(number, _): (RawFd, _)| format!("/proc/self/task/{thread}/fd/{number}");
-    let open = |path| open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    // Without a number the thread has not looked yet, or never will.
-    thread == 0 || pool.number().is_some_and(|number| open(path(number)).is_ok())
-}
-
-/// Gives this thread a table of descriptors of its own, in which only `number` is open. False if the kernel refuses.
-fn has_only(number: RawFd) -> bool {
-    let Ok(number) = libc::c_uint::try_from(number) else { return false };
-    let close = |first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint| {
-        // SAFETY: with `CLOSE_RANGE_UNSHARE` the first call makes the table this thread's own before it closes, so no
-        // descriptor of another thread is closed. A call that fails closes none.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
-    };
-    // The kernel duplicates the table up to the first of these only.
-    close(number + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) && (number == 0 || close(0, number - 1, 0))
+/// the process's. A child that has the description meanwhile would delay its end, so the caller lets no thread fork.
+pub(crate) fn wake(sleeper: u32, number: RawFd) -> bool {
+    let path = format!("/proc/self/task/{sleeper}/fd/{number}");
+    open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Descriptor::from).is_ok()
 }

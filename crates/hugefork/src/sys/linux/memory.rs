@@ -252,7 +252,7 @@ impl Linux {
     }
 
     /// The number of the descriptor of the file, and the file's device and inode, if the pool keeps it.
-    pub(super) fn number(&self) -> Option<(RawFd, (u64, u64))> {
+    pub(crate) fn number(&self) -> Option<(RawFd, (u64, u64))> {
         self.file.as_ref().ok().map(|file| (file.as_raw_fd(), file.file()))
     }
 

@@ -4,11 +4,13 @@
 //! | file | what |
 //! |---|---|
 //! | `advice` | collapses memory into huge pages, and does not change `errno` |
+//! | `answer` | a file in memory in which a child leaves the result of its work |
 //! | `arena` | the range of addresses where all regions lie |
 //! | `parked` | addresses where replaced page tables are parked |
 //! | `barrier` | a memory barrier on all threads at once |
 //! | `children` | the memory of a pool in children of `fork(2)`, and how long they have it |
 //! | `descriptor` | reads and writes files, pipes and sockets by address |
+//! | `forks` | which forks of a program have living descendants |
 //! | `futex` | sleeps on a word |
 //! | `handlers` | the chain of fault handlers |
 //! | `hold` | makes threads and system calls wait that use some addresses |
@@ -35,11 +37,13 @@
 //! | `valgrind` | whether the process runs under valgrind |
 
 pub(crate) mod advice;
+pub(crate) mod answer;
 pub(crate) mod arena;
 pub(crate) mod barrier;
 pub(crate) mod children;
 mod cow_mapping;
 pub(crate) mod descriptor;
+pub(crate) mod forks;
 pub(crate) mod futex;
 pub(crate) mod handlers;
 pub(crate) mod hold;

@@ -5,10 +5,8 @@
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::fs::File;
 
 use hugefork_linux::mappings::map_anonymous;
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -52,11 +50,6 @@ pub(crate) unsafe fn follow_forks(
     at_fork(unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) })
 }
 
-/// An empty file in memory, for a child to write to. No other program inherits it.
-pub(crate) fn memory_file() -> Result<File, SystemError> {
-    Ok(File::from(named("memfd_create", memfd_create("hugefork-answer", MemfdFlags::CLOEXEC))?))
-}
-
 /// Forks by the C library. Returns 0 in the child, and its number in the parent.
 ///
 /// # Safety
@@ -77,10 +70,24 @@ pub(crate) fn end(code: i32) -> ! {
 
 /// Waits for the end of a child. Returns its status as `waitpid(2)` does; 0 if another thread has waited for it.
 pub(crate) fn wait_for(child: i32) -> i32 {
+    status_of(child, 0).unwrap_or(0)
+}
+
+/// As [`wait_for`], but does not wait: `None` if the child has not ended.
+pub(crate) fn try_wait_for(child: i32) -> Option<i32> {
+    status_of(child, libc::WNOHANG)
+}
+
+fn status_of(child: i32, options: i32) -> Option<i32> {
     let mut status = 0;
-    // SAFETY: writes the status.
-    while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1 && last_error() == Errno::INTR {}
-    status
+    loop {
+        // SAFETY: writes the status.
+        match unsafe { libc::waitpid(child, &raw mut status, options) } {
+            0 => return None,
+            -1 if last_error() == Errno::INTR => {}
+            _ => return Some(status),
+        }
+    }
 }
 
 /// True in a `fork(2)` child of a process that called [`claim`], and in its children.

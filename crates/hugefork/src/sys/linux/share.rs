@@ -89,16 +89,8 @@ impl Unsealed {
     }
 
     /// Writes all of `bytes` at `offset`.
-    pub(crate) fn write(&self, mut bytes: &[u8], mut offset: usize) -> Result<(), SystemError> {
-        while !bytes.is_empty() {
-            match pwrite(kept(&self.0)?, bytes, offset as u64) {
-                Ok(0) => return Err(super::descriptor::WROTE_NOTHING),
-                Ok(count) => (bytes, offset) = (&bytes[count..], offset + count),
-                Err(Errno::INTR) => {}
-                Err(errno) => return named("pwrite to a memfd", Err(errno)),
-            }
-        }
-        Ok(())
+    pub(crate) fn write(&self, bytes: &[u8], offset: usize) -> Result<(), SystemError> {
+        write_at(&self.0, bytes, offset)
     }
 
     /// Seals the memfd against all change.
@@ -108,6 +100,19 @@ impl Unsealed {
         named("fcntl(F_ADD_SEALS)", once_not_busy(|| fcntl_add_seals(file, seals)))?;
         Ok(self.0)
     }
+}
+
+/// Writes all of `bytes` to a memfd at `offset`.
+pub(super) fn write_at(file: &Descriptor, mut bytes: &[u8], mut offset: usize) -> Result<(), SystemError> {
+    while !bytes.is_empty() {
+        match pwrite(kept(file)?, bytes, offset as u64) {
+            Ok(0) => return Err(super::descriptor::WROTE_NOTHING),
+            Ok(count) => (bytes, offset) = (&bytes[count..], offset + count),
+            Err(Errno::INTR) => {}
+            Err(errno) => return named("pwrite to a memfd", Err(errno)),
+        }
+    }
+    Ok(())
 }
 
 /// Repeats a call that the kernel refuses while a page is in use. Here only the kernel itself can use one, when it

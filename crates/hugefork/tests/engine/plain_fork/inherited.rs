@@ -465,34 +465,140 @@ fn a_child_that_executes_another_program_gives_the_blocks_back_at_once() {
     .well();
 }
 
+/// A number from the environment, for longer runs.
+fn count(name: &str, usual: usize) -> usize {
+    std::env::var(name).map_or(usual, |count| count.parse().expect("a number"))
+}
+
+/// The pages that a writer writes to in each round, in this order, of all pages of a region.
+fn pages_of(writer: usize) -> impl Iterator<Item = usize> {
+    (0..32).map(move |nth| 8 * (2 * nth + writer % 2))
+}
+
+/// Writers 0 and 1 write to the first region, in order. Writers 2 and 3 write to the others, each round in an
+/// operation. Every page has its number, too.
 #[test]
-fn many_children_come_and_go_and_many_live_at_once() {
+fn many_children_come_and_go_and_many_live_at_once_beside_four_writers() {
+    const PAGE_WORDS: usize = 512;
     alone(|| {
-        let pool = builder(1100).build().unwrap();
-        let mut region = pool.region(2 * BLOCK).unwrap();
-        region.as_mut_slice().fill(1);
-        let word = region.as_mut_ptr().cast::<u64>();
-        for round in 0..2000u64 {
-            // SAFETY: this thread alone uses the region; the child has a copy.
-            unsafe { word.write_volatile(round) };
-            // SAFETY: as above.
-            let status = in_fork(|| i32::from(unsafe { word.read_volatile() } != round));
-            assert!(status.success(), "{round}: {status}");
+        let (forks, living) = (count("HUGEFORK_FORKS", 500), count("HUGEFORK_LIVING", 300));
+        let pool = builder(living + 100).build().unwrap();
+        let regions = [(); 3].map(|()| pool.region(BLOCK).unwrap());
+        let words = regions.each_ref().map(|region| region.as_atomic_u64s());
+        let operations = Operations::new();
+        regions[1..].iter().for_each(|region| region.set_operations(&operations).unwrap());
+        for (page, word) in words.iter().flat_map(|words| words.chunks(PAGE_WORDS).enumerate()) {
+            word[1].store(page as u64 + 1, Ordering::Relaxed);
         }
-        until_free(&pool, 1098);
-        let living: Vec<Waiting> = (0..300u64)
-            .map(|round| {
-                // SAFETY: as above.
-                unsafe { word.write_volatile(round) };
-                // SAFETY: as above.
-                let is_other = move || i32::from(unsafe { word.read_volatile() } != round);
-                Waiting::fork(|| (), is_other)
+        let read = |region: usize, page: usize| words[region][page * PAGE_WORDS].load(Ordering::Relaxed);
+        // The last word of the first region is the number of the fork. A writer's first page is never older than
+        // before the fork.
+        let of_forks = &words[0][511 * PAGE_WORDS];
+        let check = |fork: u64, before: [u64; 4]| {
+            assert_eq!(of_forks.load(Ordering::Relaxed), fork);
+            for (page, word) in words.iter().flat_map(|words| words.chunks(PAGE_WORDS).enumerate()) {
+                assert_eq!([1, 511].map(|nth| word[nth].load(Ordering::Relaxed)), [page as u64 + 1, 0]);
+            }
+            let rounds = |region, writer| pages_of(writer).map(move |page| read(region, page)).collect::<Vec<_>>();
+            for writer in 0..2 {
+                let all = rounds(0, writer);
+                assert!(all.is_sorted_by(|one, next| one >= next) && all[0] - all[31] <= 1, "{all:?}");
+            }
+            for writer in 2..4 {
+                let (left, right) = (rounds(1, writer), rounds(2, writer));
+                assert!(left == right && left[0] == left[31] && left.is_sorted(), "{left:?} {right:?}");
+            }
+            let now = first_pages(&read);
+            assert!(before.iter().zip(now).all(|(before, now)| *before <= now), "{before:?} {now:?}");
+            now
+        };
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _over = Over(&over);
+            for writer in 0..4 {
+                let (over, words, operations) = (&over, &words, &operations);
+                scope.spawn(move || {
+                    for round in 1.. {
+                        let _inside = (writer > 1).then(|| operations.enter());
+                        for region in if writer > 1 { 1..3 } else { 0..1 } {
+                            pages_of(writer)
+                                .for_each(|page| words[region][page * PAGE_WORDS].store(round, Ordering::Release));
+                        }
+                        if over.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+            }
+            for fork in 0..forks as u64 {
+                of_forks.store(fork, Ordering::Relaxed);
+                let before = first_pages(&read);
+                check_fork(|| _ = check(fork, before));
+            }
+            let mut ends = [0; 2];
+            // SAFETY: makes two descriptors.
+            assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+            let children: Vec<i32> = (0..living as u64)
+                .map(|fork| {
+                    of_forks.store(fork, Ordering::Relaxed);
+                    let before = first_pages(&read);
+                    // SAFETY: the child reads memory and makes system calls.
+                    match unsafe { libc::fork() } {
+                        0 => {
+                            let body = || {
+                                let then = check(fork, before);
+                                // SAFETY: waits until the parent has closed the other end.
+                                unsafe { (libc::close(ends[1]), libc::read(ends[0], [0_u8].as_mut_ptr().cast(), 1)) };
+                                assert_eq!(check(fork, before), then);
+                            };
+                            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err();
+                            // SAFETY: ends the child.
+                            unsafe { libc::_exit(failed.into()) }
+                        }
+                        child => child,
+                    }
+                })
+                .collect();
+            // SAFETY: the test's own descriptor; writes the status.
+            unsafe {
+                libc::close(ends[1]);
+                for (nth, child) in children.into_iter().enumerate() {
+                    let mut status = -1;
+                    assert_eq!((libc::waitpid(child, &raw mut status, 0), status), (child, 0), "child {nth}");
+                }
+            }
+        });
+        until_free(&pool, living + 97);
+    })
+    .well();
+}
+
+/// The rounds in which the writers are.
+fn first_pages(read: &impl Fn(usize, usize) -> u64) -> [u64; 4] {
+    [(0, 0), (0, 1), (1, 2), (1, 3)].map(|(region, writer)| read(region, pages_of(writer).next().unwrap()))
+}
+
+/// With this limit the kernel refuses to poll (`EINVAL`).
+#[test]
+fn blocks_come_back_although_the_process_may_have_no_descriptor() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(4 * BLOCK).unwrap();
+        let children: Vec<Waiting> = (0..4)
+            .map(|nth| {
+                region.as_mut_slice().fill(nth);
+                Waiting::fork(|| (), || 0)
             })
             .collect();
-        for (nth, child) in living.into_iter().enumerate() {
-            assert_eq!(child.end(), 0, "child {nth}");
+        region.as_mut_slice().fill(9);
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: reads the structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) }, 0);
+        for child in children {
+            assert_eq!(child.end(), 0);
+            std::thread::sleep(Duration::from_millis(5));
         }
-        until_free(&pool, 1098);
+        until_free(&pool, 12);
     })
     .well();
 }
@@ -843,6 +949,116 @@ fn the_result_of_work_in_a_child_waits_for_no_other_child() {
         });
         drop((region, saved));
         until_free(&pool, 16);
+    })
+    .well();
+}
+
+#[test]
+fn a_child_can_be_asked_whether_it_has_ended() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let saved = region.snapshot().unwrap();
+        let mut ends = [0; 2];
+        // SAFETY: makes two descriptors.
+        assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+        let in_child = |work: &dyn Fn() -> Vec<u8>| {
+            // SAFETY: the process has no other thread but the engine's.
+            unsafe { Region::in_child(&[(&region, &saved)], work) }.unwrap()
+        };
+        let mut child = in_child(&|| {
+            // SAFETY: reads a byte, or waits for the end of the parent.
+            unsafe { (libc::close(ends[1]), libc::read(ends[0], [0_u8].as_mut_ptr().cast(), 1)) };
+            vec![7; 3]
+        });
+        assert!((0..3).all(|_| child.try_wait().unwrap().is_none()));
+        // SAFETY: the child waits for this.
+        assert_eq!(unsafe { libc::close(ends[1]) }, 0);
+        let mut result = None;
+        until("the end of the child", || {
+            result = child.try_wait().unwrap();
+            result.is_some()
+        });
+        assert_eq!((result, child.try_wait().unwrap()), (Some(vec![7; 3]), Some(vec![7; 3])));
+        assert_eq!(child.wait().unwrap(), [7; 3]);
+        let mut child = in_child(&|| panic!("no"));
+        until("the panic of the child", || child.try_wait().is_err());
+        assert_eq!(child.try_wait().unwrap_err().to_string(), "the child has panicked: no");
+        assert_eq!(child.wait().unwrap_err().to_string(), "the child has panicked: no");
+    })
+    .well();
+}
+
+/// A process may have its children's ends ignored, so that there is no exit status.
+#[test]
+fn an_answer_that_a_child_could_not_complete_is_none() {
+    alone(|| {
+        // SAFETY: sets a disposition.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        let pool = builder(16).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let saved = region.snapshot().unwrap();
+        let in_child = |len: usize| {
+            let work = move || {
+                let most = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
+                // SAFETY: limits the child's files, and has it end at the limit.
+                unsafe { (libc::setrlimit(libc::RLIMIT_FSIZE, &most), libc::signal(libc::SIGXFSZ, libc::SIG_DFL)) };
+                vec![7; len]
+            };
+            // SAFETY: the process has no other thread but the engine's.
+            unsafe { Region::in_child(&[(&region, &saved)], work) }.unwrap().wait()
+        };
+        assert_eq!(in_child(1000).unwrap(), [7; 1000]);
+        let error = in_child(2 << 20).unwrap_err().to_string();
+        assert!(error.contains("without an answer"), "{error}");
+    })
+    .well();
+}
+
+/// The work, or this process, closes all descriptors, and opens files of its own.
+#[test]
+fn an_answer_goes_to_no_file_of_the_program_and_comes_from_none() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let saved = region.snapshot().unwrap();
+        let folder = std::env::temp_dir().join(format!("hugefork-answer-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let scratch = |nth: usize| folder.join(nth.to_string());
+        let open_files = || {
+            close_from(3);
+            let files: Vec<_> = (0..50).map(|nth| std::fs::File::create(scratch(nth)).unwrap()).collect();
+            // The answer may have had a number that is high.
+            let of_last = std::os::fd::AsRawFd::as_raw_fd(&files[49]);
+            for number in 900..910 {
+                // SAFETY: makes a descriptor, which stays open.
+                assert_eq!(unsafe { libc::dup2(of_last, number) }, number);
+            }
+            std::mem::forget(files);
+        };
+        let lens = || (0..50).map(|nth| std::fs::metadata(scratch(nth)).unwrap().len()).collect::<Vec<_>>();
+        let in_child = |work: &dyn Fn() -> Vec<u8>| {
+            // SAFETY: the process has no other thread but the engine's.
+            unsafe { Region::in_child(&[(&region, &saved)], work) }.unwrap()
+        };
+        let child = in_child(&|| {
+            open_files();
+            vec![7; 1000]
+        });
+        let error = child.wait().unwrap_err().to_string();
+        assert!(error.contains("without an answer: exit status: 1"), "{error}");
+        assert_eq!(lens(), [0; 50]);
+        let child = in_child(&|| vec![7; 1000]);
+        open_files();
+        let error = child.wait().unwrap_err().to_string();
+        assert!(error.contains("which the program has closed or replaced"), "{error}");
+        assert_eq!(lens(), [0; 50]);
+        (3..910).for_each(|number| {
+            // SAFETY: asks whether it is open.
+            let is_open = unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
+            assert_eq!(is_open, !(53..900).contains(&number), "{number}");
+        });
+        std::fs::remove_dir_all(&folder).unwrap();
     })
     .well();
 }
