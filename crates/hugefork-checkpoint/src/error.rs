@@ -12,7 +12,7 @@ use thiserror::Error;
 /// ```
 /// use hugefork_checkpoint::{Checkpoint, CheckpointError};
 /// match Checkpoint::open("/nowhere") {
-///     Err(CheckpointError::Missing { path }) => println!("{} does not exist", path.display()),
+///     Err(CheckpointError::Missing { path, .. }) => println!("{} does not exist", path.display()),
 ///     other => panic!("{other:?}"),
 /// }
 /// ```
@@ -27,12 +27,12 @@ pub enum CheckpointError {
         path: PathBuf,
     },
     /// A file is missing, is truncated, has another checksum, or was never a part of a checkpoint.
-    #[error("{} {why}; load another checkpoint", .path.display())]
+    #[error("{} {why}", .path.display())]
     #[non_exhaustive]
     Altered {
         /// The file.
         path: PathBuf,
-        /// The difference from what a save has written.
+        /// The difference from what a save has written, and a remedy.
         why: String,
     },
     /// The directory belongs to another program, or to a newer hugefork. Nothing there was changed.
@@ -72,8 +72,8 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    pub(crate) fn altered(path: &Path, why: impl Into<String>) -> CheckpointError {
-        CheckpointError::Altered { path: path.to_owned(), why: why.into() }
+    pub(crate) fn altered(path: &Path, why: impl std::fmt::Display) -> CheckpointError {
+        CheckpointError::Altered { path: path.to_owned(), why: format!("{why}; load another checkpoint") }
     }
 }
 

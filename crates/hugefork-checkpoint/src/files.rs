@@ -60,7 +60,8 @@ impl<'a> Open<'a> {
         let path = directory.join(DATA).join(&entry.name);
         let file = match fs::File::open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(CheckpointError::altered(&path, "is missing: it was removed; put it back"));
+                let why = "is missing: it was removed; put it back, or load another checkpoint".to_owned();
+                return Err(CheckpointError::Altered { path, why });
             }
             file => at(&path, file)?,
         };

@@ -84,8 +84,7 @@ impl Manifest {
             text => at(&path, text)?,
         };
         Manifest::parse(text).map_err(|why| {
-            let why = format!("is not a manifest of a checkpoint, or was altered: {why}");
-            CheckpointError::Altered { path, why }
+            CheckpointError::altered(&path, format!("is not a manifest of a checkpoint, or was altered: {why}"))
         })
     }
 
@@ -128,6 +127,7 @@ impl Manifest {
             Err(CheckpointError::Missing { .. }) => {}
             Err(CheckpointError::Altered { path, why }) => {
                 let was_own = is_own(&at(&path, fs::read(&path))?);
+                let (why, _) = why.rsplit_once("; ").unwrap_or((&why, ""));
                 return if was_own { Ok(None) } else { Err(foreign(format!("{} {why}", path.display()))) };
             }
             Err(error) => return Err(error),

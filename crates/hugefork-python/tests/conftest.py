@@ -1,9 +1,13 @@
 """Fixtures for all tests."""
 
+import contextlib
+import fcntl
 import gc
+import json
 import subprocess
 import sys
 import time
+import zlib
 
 import pytest
 
@@ -15,6 +19,23 @@ def until(is_true):
     end = time.monotonic() + 60
     while not is_true() and time.monotonic() < end:
         time.sleep(0.001)
+
+
+@contextlib.contextmanager
+def saving(path):
+    """Makes saves to a directory wait, as a save of another process does."""
+    path.mkdir(exist_ok=True)
+    with open(path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def sealed(manifest):
+    """The text of a manifest with a correct checksum."""
+    if not isinstance(manifest, dict):
+        return json.dumps(manifest)
+    text = json.dumps({key: value for key, value in manifest.items() if key != "crc32"}, indent=2)[:-2]
+    return f'{text},\n  "crc32": {zlib.crc32(text.encode())}\n}}\n'
 
 
 @pytest.fixture
