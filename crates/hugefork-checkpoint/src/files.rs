@@ -147,7 +147,7 @@ impl Ranges {
             numbers[offset as usize..][..piece.len()].copy_from_slice(piece);
             Ok(())
         })?;
-        if numbers.len() % 16 != 0 {
+        if !numbers.len().is_multiple_of(16) {
             return altered("has no pairs of int64: it was altered".to_owned());
         }
         let (mut all, mut end, mut offset) = (Vec::new(), 0, 0);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::iter;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -108,7 +109,7 @@ impl<'a> Part<'a> {
     /// The ranges of the source that may have other bytes than zeros.
     fn written(&self) -> Vec<Range<usize>> {
         let (snapshot, range) = match &self.source {
-            Source::Bytes(bytes) => return vec![0..bytes.len()],
+            Source::Bytes(bytes) => return iter::once(0..bytes.len()).collect(),
             Source::Snapshot(snapshot, range) => (snapshot, range),
         };
         // A region that nobody has written to takes no memory.

@@ -43,10 +43,10 @@ fn each_flipped_byte_and_each_other_length_is_refused_and_the_file_named() {
             let is_named = text.starts_with(named.to_str().unwrap());
             assert!(is_named && text.contains("load another checkpoint"), "{what}: {text}");
         };
-        for at in 0..whole.len() {
-            open.write_all_at(&[whole[at] ^ 1 << (at % 8)], at as u64).unwrap();
+        for (at, &byte) in whole.iter().enumerate() {
+            open.write_all_at(&[byte ^ 1 << (at % 8)], at as u64).unwrap();
             refused(format!("byte {at}"));
-            open.write_all_at(&[whole[at]], at as u64).unwrap();
+            open.write_all_at(&[byte], at as u64).unwrap();
         }
         open.set_len(whole.len() as u64 + 1).unwrap();
         refused("one byte more".to_owned());

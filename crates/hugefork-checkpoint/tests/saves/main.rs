@@ -184,6 +184,25 @@ fn all_is_written_where_links_are_impossible() {
 }
 
 #[test]
+fn a_checkpoint_may_be_replaced_while_another_save_takes_its_files() {
+    let (folder, pool) = (Folder::new(), pool());
+    let (one, two) = (folder.at("1"), folder.at("2"));
+    let mut region = pool.region(1 << 20).unwrap();
+    for round in 0..30 {
+        write(&mut region, 0..1 << 20, round);
+        let first = region.snapshot().unwrap();
+        let saved = save(&one, &[Part::of("state", &first)]).unwrap();
+        write(&mut region, 0..1, 255);
+        let second = region.snapshot().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| save(&one, &[Part::of_bytes("state", &[round; 9000])]).unwrap());
+            save_since(&two, &[Part::of("state", &second).since(&first)], Since::Save(&saved)).unwrap();
+        });
+        assert!(loaded(&two, "state", &pool) == second[..], "{:?}", files(&two));
+    }
+}
+
+#[test]
 fn a_failed_save_leaves_the_checkpoint_before_and_names_the_file() {
     let (folder, pool) = (Folder::new(), pool());
     let path = folder.at("1");
