@@ -1,5 +1,5 @@
-//! What precedes a collapse into huge pages. These functions do not change `errno`, because the calling thread may share
-//! it with a thread of the program (`hugefork run`).
+//! Work before a collapse into huge pages. These functions do not change `errno`, because the calling thread may
+//! share it with a thread of the program (`hugefork run`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
