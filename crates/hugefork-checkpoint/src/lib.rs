@@ -51,6 +51,7 @@
 //! [`CheckpointError::Io`] with the file's name. A load of files that are missing, truncated or altered is a
 //! [`CheckpointError::Altered`], and no region is made of them.
 
+mod alone;
 mod error;
 mod files;
 mod load;

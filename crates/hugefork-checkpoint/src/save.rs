@@ -5,16 +5,16 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::iter;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
 use hugefork::{RegionError, Snapshot, SnapshotId};
-use rustix::fs::OFlags;
 
+use crate::alone::Alone;
 use crate::error::{CheckpointError, at};
 use crate::files::{ArrayFiles, PIECE, head_of, is_zero, zeros};
-use crate::manifest::{DATA, Entry, File, LOCK, Manifest, is_of_a_save, quoted, stem, sync};
+use crate::manifest::{DATA, Entry, File, Manifest, is_of_a_save, quoted, stem, sync};
 
 /// Maximum number of changes on top of a whole array: loading applies each of them.
 const MOST_CHANGES: usize = 16;
@@ -295,32 +295,6 @@ fn remove_others(data: &Path, manifest: &Manifest) {
     }
 }
 
-/// Excludes other saves to a directory, by a lock that ends with the process. A child of `fork(2)` that is made during
-/// a save has the descriptor too, but not the lock when the save is done.
-struct Alone(fs::File);
-
-impl Alone {
-    fn wait(directory: &Path) -> Result<Alone, CheckpointError> {
-        let path = directory.join(LOCK);
-        // The program may have a file of this name: nothing is written to it, and it is not removed.
-        let flags = OFlags::NOFOLLOW.bits() as i32;
-        let file = fs::OpenOptions::new().read(true).write(true).create(true).custom_flags(flags).open(&path);
-        let file = at(&path, file)?;
-        loop {
-            match file.lock() {
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                locked => return at(&path, locked).map(|()| Alone(file)),
-            }
-        }
-    }
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        _ = self.0.unlock();
-    }
-}
-
 /// What an earlier save has written of a part: its snapshot, or its open files, and how the manifest names them.
 struct Earlier<'a> {
     older: Older<'a>,
@@ -441,7 +415,8 @@ impl Work<'_> {
             if (changed + before) * 2 <= whole {
                 let bounds = ranges.iter().flat_map(|range| [range.start - place.start, range.end - place.start]);
                 let list: Vec<u8> = bounds.flat_map(|bound| (bound as i64).to_le_bytes()).collect();
-                self.count(0, whole - changed - (list.len() as u64).min(whole - changed))?;
+                self.total += list.len() as u64;
+                self.count(0, whole - changed)?;
                 let list_part = Part::of_bytes(part.name, &list);
                 let list_head = head_of("<i8", &format!("{}, 2", ranges.len()));
                 let bytes_head = head_of("|u1", &format!("{changed},"));

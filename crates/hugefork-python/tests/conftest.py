@@ -1,13 +1,13 @@
 """Fixtures for all tests."""
 
 import contextlib
-import fcntl
 import gc
 import json
 import subprocess
 import sys
 import time
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -21,12 +21,21 @@ def until(is_true):
         time.sleep(0.001)
 
 
+SAVING = """
+import fcntl, sys
+with open(sys.argv[1] + "/.lock", "a") as lock:
+    fcntl.lockf(lock, fcntl.LOCK_EX)
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
 @contextlib.contextmanager
 def saving(path):
     """Makes saves to a directory wait, as a save of another process does."""
     path.mkdir(exist_ok=True)
-    with open(path / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with subprocess.Popen([sys.executable, "-c", SAVING, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
         yield
 
 
@@ -58,6 +67,7 @@ def run():
 
     def run(program, *options, **settings):
         start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nimport hugefork as hf, numpy as np\n"
+        start += f"import sys; sys.path.append({str(Path(__file__).parent)!r})\n"
         command = [sys.executable, *options, "-c", start + program]
         return subprocess.run(command, capture_output=True, text=True, timeout=100, **settings)
 

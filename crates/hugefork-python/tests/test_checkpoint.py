@@ -622,7 +622,8 @@ def test_a_save_since_a_snapshot_that_has_lost_blocks_writes_all(pool, tmp_path)
 
 
 INTERRUPTED = """
-import fcntl, pathlib, signal, sys, threading, time
+import pathlib, signal, sys, threading, time
+from conftest import saving
 path, main = pathlib.Path(sys.argv[1]), threading.main_thread().ident
 w = hf.Pool("64 MiB").array(np.arange(1 << 20))
 
@@ -639,8 +640,7 @@ def interrupt():
 
 path.mkdir()
 # As long as another process writes there, the save is not done.
-with open(path / ".lock", "w") as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)
+with saving(path):
     save = hf.checkpoint.save(path, {"w": w})
     try:
         threading.Thread(target=interrupt).start()
@@ -661,7 +661,8 @@ def test_a_signal_at_any_moment_of_the_wait_does_not_block_the_save(run, tmp_pat
     """The signal comes before each instruction of Python in turn. If it kept the save from ending, the program would
     not end either."""
     done = run(f"""
-import faulthandler, fcntl, pathlib, signal, sys
+import faulthandler, pathlib, signal, sys
+from conftest import saving
 path = pathlib.Path({str(tmp_path / "run")!r})
 path.mkdir()
 faulthandler.dump_traceback_later(80, exit=True)
@@ -677,8 +678,7 @@ def trace(frame, event, argument):
             signal.raise_signal(signal.SIGINT)
     return trace
 
-with open(path / ".lock", "w") as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)
+with saving(path):
     save = hf.checkpoint.save(path, {{"w": hf.Pool("4 MiB").zeros(3)}})
     interrupted = 0
     while True:
@@ -727,6 +727,30 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), list(hf.checkpoint.load(path)))
 """)
     assert done.stdout == "b'told' True\nTrue\n0 ['own']\n", done.stderr
+
+
+def test_a_child_of_a_killed_save_does_not_block_the_next(run, pool, tmp_path):
+    done = run(f"""
+import os, signal
+w = hf.Pool("64 MiB").array(np.arange(1 << 20))
+save = hf.checkpoint.save({str(tmp_path)!r}, {{"w": w}}, at_most="16 MiB")
+while not save.written:
+    pass
+child = os.fork()
+if child == 0:
+    os.close(1)
+    os.close(2)
+    signal.alarm(300)
+    signal.pause()
+print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+""")
+    try:
+        assert done.returncode == -9, done.stderr
+        checkpoint.save(tmp_path, {"own": pool.zeros(3)}).result(60)
+    finally:
+        os.kill(int(done.stdout), 9)
+    assert len(os.listdir(tmp_path / "data")) == 1
 
 
 def test_one_directory_by_two_paths_is_one(pool, tmp_path):
