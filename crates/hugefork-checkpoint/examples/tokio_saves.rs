@@ -63,7 +63,7 @@ async fn serve(folder: PathBuf) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes a snapshot and saves what has changed since the last save.
+/// Takes a snapshot and saves the changes since the last save.
 fn checkpoint(state: &Region, to: &Path, last: Option<(Saved, Snapshot)>) -> Result<(Saved, Snapshot), Failure> {
     let snapshot = state.snapshot()?;
     let part = Part::of("counters", &snapshot);

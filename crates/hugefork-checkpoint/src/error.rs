@@ -32,7 +32,7 @@ pub enum CheckpointError {
     Altered {
         /// The file.
         path: PathBuf,
-        /// The difference from what a save has written, and a remedy.
+        /// The difference from the file that a save has written, and a remedy.
         why: String,
     },
     /// The directory belongs to another program, or to a newer hugefork. Nothing there was changed.

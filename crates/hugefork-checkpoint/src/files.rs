@@ -259,8 +259,10 @@ impl<'a> ArrayFiles<'a> {
 
 /// Whether all bytes are zeros.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
-    // The compiler makes vector instructions of the chunks.
-    bytes.chunks(64).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
+    let is_zero = |bytes: &[u8]| bytes.iter().fold(0, |all, byte| all | byte) == 0;
+    // The compiler makes vector instructions of chunks with one length.
+    let (chunks, rest) = bytes.as_chunks::<64>();
+    chunks.iter().all(|chunk| is_zero(chunk)) && is_zero(rest)
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub fn save_since(directory: impl AsRef<Path>, parts: &[Part<'_>], since: Since<
     Save::to(directory).since(since).write(parts)
 }
 
-/// Checks whether a save to this directory may replace what is there.
+/// Checks whether a save may write to this directory.
 ///
 /// # Errors
 /// [`CheckpointError::Foreign`] if it may belong to another program, and [`CheckpointError::Io`].

@@ -86,7 +86,7 @@ impl Checkpoint {
 
     /// Loads an array into a new region: its bytes as they lie in memory, and zeros up to a whole number of blocks.
     /// Zeros take no memory of the pool, and holes of the file no time. Reads each file once, at the speed of the disk
-    /// or 2 to 3 GB per second, and compares its checksum; the region is returned when all have been compared.
+    /// or some 2 GB per second, and compares its checksum; the region is returned when all have been compared.
     ///
     /// # Errors
     /// [`CheckpointError::Altered`] names a file that is missing, truncated or altered. [`CheckpointError::Io`].

@@ -22,8 +22,8 @@ pub(crate) const LOCK: &str = ".lock";
 const FORMAT: &str = "hugefork-checkpoint";
 const VERSION: u64 = 1;
 
-/// What stands between the text that the checksum of a manifest is of, and this checksum. Two spaces are the
-/// indentation of the outermost object, so no other member begins so.
+/// Separates the text of a manifest from its checksum. Two spaces are the indentation of the outermost object, so no
+/// member of an inner one begins so.
 const SEAL: &str = ",\n  \"crc32\": ";
 
 /// A file of a checkpoint, as the manifest describes it.

@@ -22,7 +22,7 @@ const MOST_CHANGES: usize = 16;
 /// Pages that are compared with those of earlier files.
 const PAGE: usize = 4096;
 
-/// So many zeros at once become a hole of the file.
+/// Bytes of the smallest run of zeros that becomes a hole of the file.
 const HOLE: usize = 64 << 10;
 
 /// The longest name of an array, with `%` for other letters: the names of files have 255 letters.
@@ -59,8 +59,8 @@ impl<'a> Part<'a> {
         Part { name, source: Source::Bytes(bytes), older: None, head: None }
     }
 
-    /// The snapshot that the same part of the earlier save was of, see [`Save::since`]. Its pages tell what has changed
-    /// since, so that no file is read. With any other snapshot the files are compared.
+    /// The snapshot of the same part in the earlier save, see [`Save::since`]. The engine finds the pages that differ
+    /// from it, so no file is read. With any other snapshot, or none, the save compares the files.
     #[must_use]
     pub fn since(mut self, older: &'a Snapshot) -> Part<'a> {
         self.older = Some(older);
@@ -284,8 +284,7 @@ fn make(directory: &Path) -> Result<(), CheckpointError> {
     directory.parent().map_or(Ok(()), sync)
 }
 
-/// Removes what other saves, which have ended, have left. The checkpoint is complete, so a file that cannot be removed
-/// only takes room.
+/// Removes the files of earlier saves. The checkpoint is complete, so a file that cannot be removed only takes room.
 fn remove_others(data: &Path, manifest: &Manifest) {
     let kept: Vec<&str> = manifest.files().map(|file| file.name.as_str()).collect();
     for entry in fs::read_dir(data).into_iter().flatten().filter_map(Result::ok) {
@@ -295,7 +294,7 @@ fn remove_others(data: &Path, manifest: &Manifest) {
     }
 }
 
-/// What an earlier save has written of a part: its snapshot, or its open files, and how the manifest names them.
+/// A part of the earlier checkpoint: the place of its bytes, and its files.
 struct Earlier<'a> {
     older: Older<'a>,
     entries: Vec<Entry>,

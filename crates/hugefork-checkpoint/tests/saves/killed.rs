@@ -14,7 +14,7 @@ const LEN: usize = 4 << 20;
 /// Set for the child: the directory that it saves to.
 const DIRECTORY: &str = "HUGEFORK_TEST_SAVES_TO";
 
-/// What the child does: saves for ever, whole arrays and changes in turn.
+/// The work of the child: it saves for ever, whole arrays and changes in turn.
 #[test]
 fn saves_for_ever() {
     let Some(directory) = std::env::var_os(DIRECTORY) else { return };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::stats::{PoolStats, RegionStats};
 use crate::stats::counters::FaultStats;
 
-/// A figure of [`PoolStats::metrics`] or [`RegionStats::metrics`]: what a crate for metrics wants to know of it.
+/// A figure of [`PoolStats::metrics`] or [`RegionStats::metrics`], described as crates for metrics take it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
