@@ -5,8 +5,9 @@ use std::process::Command;
 
 /// Packages that are published, and examples that each must contain. Users of the others take what `.ci/release`
 /// builds.
-const PUBLISHED: [(&str, &[&str]); 3] = [
+const PUBLISHED: [(&str, &[&str]); 4] = [
     ("hugefork", &["offsets.rs", "save_while_writing.rs"]),
+    ("hugefork-checkpoint", &["tokio_saves.rs"]),
     ("hugefork-kernels", &["around_the_target.rs"]),
     ("hugefork-linux", &["pages_of.rs"]),
 ];

@@ -11,6 +11,7 @@
 //! | `options` | converts words to options of the engine |
 //! | `pool`, `region`, `snapshot`, `pin`, `operations` | the objects |
 //! | `export` | snapshots for other processes |
+//! | `checkpoint` | saves of checkpoints |
 //! | `checksum` | the checksum of a checkpoint's files |
 //! | `fork` | forks of the interpreter |
 //! | `interrupt` | Ctrl-C in long calls |
@@ -20,6 +21,7 @@
 //! All calls that may take long release the interpreter's lock.
 
 mod allocator;
+mod checkpoint;
 mod checksum;
 mod export;
 mod failure;
@@ -39,6 +41,8 @@ mod stats;
 mod native {
     #[pymodule_export]
     use super::allocator::{NumpyAllocator, region_of_numpy};
+    #[pymodule_export]
+    use super::checkpoint::{Saved, check_directory, read_manifest, save_checkpoint};
     #[pymodule_export]
     use super::checksum::crc32_of_file;
     #[pymodule_export]

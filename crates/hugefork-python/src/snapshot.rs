@@ -11,12 +11,7 @@ use pyo3::prelude::*;
 
 use crate::failure::Failure;
 use crate::interrupt::BETWEEN_SIGNALS;
-use crate::region::borrowed;
 use crate::shared::{Memory, Shared};
-
-/// Bytes per copy from a snapshot for checking and writing: so few bytes fit into the cache of one CPU, and displace
-/// less data from the shared cache.
-const AT_ONCE: usize = 256 << 10;
 
 /// The contents of a region at one moment. A snapshot has the buffer protocol, read-only.
 #[pyclass(frozen, weakref, module = "hugefork._native")]
@@ -113,29 +108,6 @@ impl RegionSnapshot {
             py.check_signals()?;
         }
         Ok(())
-    }
-
-    /// Writes a range to a descriptor. Returns zlib's CRC-32, continued from `crc`. Fails if a part was revoked.
-    fn write_to(&self, py: Python<'_>, fd: c_int, start: usize, stop: usize, crc: u32) -> Result<u32, Failure> {
-        use std::io::Write;
-        use std::mem::ManuallyDrop;
-        use std::os::fd::FromRawFd;
-        let (snapshot, _) = (self.get()?, borrowed(fd)?);
-        py.detach(|| -> Result<u32, Failure> {
-            // SAFETY: the caller owns the descriptor; it is not closed here.
-            let mut file = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
-            let mut hasher = crc32fast::Hasher::new_with_initial(crc);
-            let mut bytes = vec![0; AT_ONCE.min(stop.saturating_sub(start))];
-            let mut at = start;
-            while at < stop {
-                let part = &mut bytes[..AT_ONCE.min(stop - at)];
-                snapshot.read_at(at, part)?;
-                hasher.update(part);
-                file.write_all(part)?;
-                at += part.len();
-            }
-            Ok(hasher.finalize())
-        })
     }
 
     /// Byte ranges that differ from an older snapshot.

@@ -7,6 +7,7 @@ import zlib
 
 import numpy as np
 import pytest
+from conftest import sealed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -134,13 +135,6 @@ def test_each_file_is_refused_wherever_it_ends(saved):
                 checkpoint.load(path, check=False)
 
 
-def sealed(manifest):
-    """A manifest with a correct checksum."""
-    if isinstance(manifest, dict):
-        manifest = {**manifest, "crc32": _format.check_of(manifest)}
-    return json.dumps(manifest).encode()
-
-
 WORDS = ["file", "ranges", "bytes", "nbytes", "crc32", "w", "mapped.1.npy", "mapped.2.bytes.npy", "", "..", ".", "a/b", "\0", "x" * 300]
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS) | st.text(max_size=5),
@@ -176,7 +170,7 @@ def test_a_forged_manifest_does_no_harm(saved, data):
     for _ in range(data.draw(st.integers(1, 2))):
         path = data.draw(st.sampled_from(list(places(manifest))))
         manifest = with_another(manifest, path, data.draw(st.just(...) | ANYTHING))
-    path = put(saved, {"manifest.json": sealed(manifest)})
+    path = put(saved, {"manifest.json": sealed(manifest).encode()})
     for work in (
         lambda: checkpoint.load(path, check=False),
         lambda: checkpoint.load(path),
@@ -188,7 +182,9 @@ def test_a_forged_manifest_does_no_harm(saved, data):
     def save():
         checkpoint.save(path, {"a": np.arange(3)}).result()
 
-    if not isinstance(manifest, dict) or [manifest.get("format"), manifest.get("version")] != [_format.FORMAT, _format.VERSION]:
+    # `True` is no number there.
+    mark = json.dumps([manifest.get("format"), manifest.get("version")]) if isinstance(manifest, dict) else None
+    if mark != '["hugefork-checkpoint", 1]':
         with pytest.raises(FileExistsError):
             save()
     else:
@@ -228,7 +224,7 @@ def test_a_forged_header_does_no_harm(saved, head, contents, which):
     entry = sorted(_format.files_of(manifest), key=lambda file: file["file"])[which]
     altered = numpy_file(head, contents)
     entry["nbytes"], entry["crc32"] = len(altered), zlib.crc32(altered)
-    path = put(saved, {"manifest.json": sealed(manifest), f"data/{entry['file']}": altered})
+    path = put(saved, {"manifest.json": sealed(manifest).encode(), f"data/{entry['file']}": altered})
     arrays = refused(path, lambda: checkpoint.load(path))
     if arrays is not None:
         assert sum(array.nbytes for array in arrays.values()) < 200_000
@@ -253,7 +249,7 @@ def test_forged_changes_are_refused(saved, ranges, new):
         file = numpy_file(repr(_format.head_of(array)), array.tobytes())
         change[key] = {**change[key], "nbytes": len(file), "crc32": zlib.crc32(file)}
         altered[f"data/{change[key]['file']}"] = file
-    path = put(saved, {"manifest.json": sealed(manifest), **altered})
+    path = put(saved, {"manifest.json": sealed(manifest).encode(), **altered})
     with pytest.raises(hf.CheckpointError, match=ALTERED):
         checkpoint.load(path)
 
@@ -265,7 +261,7 @@ def test_changes_of_no_bytes_are_not_gone_through(saved, descr, shape):
     change = manifest["arrays"]["mapped"][1]
     file = numpy_file(repr({"descr": descr, "fortran_order": False, "shape": shape}), b"")
     change["ranges"] = {**change["ranges"], "nbytes": len(file), "crc32": zlib.crc32(file)}
-    path = put(saved, {"manifest.json": sealed(manifest), f"data/{change['ranges']['file']}": file})
+    path = put(saved, {"manifest.json": sealed(manifest).encode(), f"data/{change['ranges']['file']}": file})
     with pytest.raises(hf.CheckpointError, match="no pairs of int64"):
         checkpoint.load(path)
 

@@ -32,8 +32,9 @@
 //! thread can write to a part of its own ([`Region::writers`]). A single user of a region has [`Region::as_mut_slice`]
 //! and [`Region::slice_of_mut`]. Values of plain types need the feature `bytemuck`, which is on by default.
 //! [`Region::read_from`] and [`Region::write_to`] serve files, pipes and sockets; [`Snapshot::write_to`] serves every
-//! `io::Write`. [`Region::pin`] and [`Region::pin_owned`] keep memory in place for the kernel, for devices and for
-//! other languages.
+//! `io::Write`, and [`Snapshot::reader`] is an `io::Read`. The crate `hugefork-checkpoint` saves snapshots to files
+//! with checksums, and loads them. [`Region::pin`] and [`Region::pin_owned`] keep memory in place for the kernel, for
+//! devices and for other languages.
 //!
 //! # When memory is taken
 //! A block has no memory until its first use, and then the kernel takes ten times as long to provide it as the rest of
@@ -97,6 +98,7 @@ pub use api::export::Export;
 pub use api::import::Imported;
 pub use api::in_child::InChild;
 pub use api::machine;
+pub use api::metrics::{Metric, MetricKind, MetricUnit};
 pub use api::operations::{Operation, Operations};
 pub use api::pinned::{OwnedPin, Pinned};
 pub use api::pool::Pool;
@@ -104,7 +106,8 @@ pub use api::region::Region;
 pub use api::snapshot::Snapshot;
 pub use api::stats::{PoolStats, RegionStats};
 #[cfg(feature = "bytemuck")]
-pub use api::values::{Snapshotter, Values};
+pub use api::values::{OwnedValues, Snapshotter, Values};
+pub use api::views::SnapshotReader;
 pub use fault::delivery::reinstall_fault_handler;
 #[cfg(feature = "heap")]
 pub use heap::allocator::Heap;
@@ -131,7 +134,6 @@ pub use region::free::LazyFreed;
 pub use stats::counters::FaultStats;
 pub use stats::histogram::Histogram;
 pub use sys::SystemError;
-pub use sys::linux::advice::collapse;
 pub use types::advice::Advice;
 pub use types::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
 pub use types::children::Children;

@@ -14,9 +14,6 @@ mod full_pool;
 #[path = "../examples/fuzz_in_process.rs"]
 #[allow(dead_code)] // It takes more state.
 mod fuzz_in_process;
-#[path = "../examples/incremental_checkpoint.rs"]
-#[allow(dead_code)] // It asks for the name of a folder.
-mod incremental_checkpoint;
 #[path = "../examples/offsets.rs"]
 mod offsets;
 #[path = "../examples/reset_cost.rs"]
@@ -112,14 +109,6 @@ fn a_child_reads_a_snapshot_of_its_parent() {
     }
     let arguments = ["a_child_reads_a_snapshot_of_its_parent", "--exact", "--nocapture"].map(Into::into);
     child_reads_snapshot::parent(&arguments).unwrap();
-}
-
-#[test]
-fn checkpoints_of_what_has_changed_restore_it_all() {
-    let folder = std::env::temp_dir().join(format!("hugefork-checkpoints-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    incremental_checkpoint::run(&folder).unwrap();
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -33,6 +33,7 @@ the previous one, and so are the parts that it names.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -45,7 +46,7 @@ from . import checkpoint
 from ._arrays import Array
 from ._errors import CheckpointError
 from ._pool import Pool, Size
-from .checkpoint import _format
+from .checkpoint._format import SENSELESS
 
 __all__ = ["Save", "load", "meta", "save"]
 
@@ -106,9 +107,9 @@ class Save:
 
     def _publish(self, manifest: dict[str, Any]) -> None:
         """Makes the parts the checkpoint, and removes the earlier parts."""
-        manifest["crc32"] = _format.check_of(manifest)
-        _format.sync(self.path)
-        _format.replace_manifest(self.path, json.dumps(manifest, indent=1))
+        manifest["crc32"] = _check_of(manifest)
+        _sync(self.path)
+        _replace_manifest(self.path, json.dumps(manifest, indent=1))
         for number, directory in _parts_in(self.path):
             if number < self.number:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -161,7 +162,7 @@ def save(
     comm.Barrier()
     mine, error = None, None
     try:
-        meta = _format.as_read_back(meta)
+        meta = _as_read_back(meta)
         part, before = directory / f"{number}.rank-{rank}", _part_before(since, rank)
         mine = checkpoint.save(
             part, arrays, since=before, copy_ahead=copy_ahead, at_most=at_most, progress=progress
@@ -256,18 +257,68 @@ def _manifest(directory: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(text)
         if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
             raise ValueError(f"its format is {manifest['format']!r}, version {manifest['version']!r}")
-        if manifest["crc32"] != _format.check_of(manifest):
+        if manifest["crc32"] != _check_of(manifest):
             raise ValueError("its checksum is another")
         if not isinstance(manifest["parts"], list) or "meta" not in manifest:
             raise ValueError("something is missing")
         for part in manifest["parts"]:
-            if not _format.is_name(part["directory"]):
+            if not _is_name(part["directory"]):
                 raise ValueError(f"{part['directory']!r} is not the name of a directory")
             if type(part["crc32"]) is not int:
                 raise ValueError(f"the checksum of {part['directory']!r} is not a number")
-    except _format.SENSELESS as error:
+    except SENSELESS as error:
         raise CheckpointError(
             f"{directory}/manifest.json is not a manifest of a checkpoint of MPI, or was altered: {error}; load another "
             "checkpoint"
         ) from error
     return manifest
+
+
+def _as_read_back(meta: Any) -> Any:
+    """A copy of `meta` as `json` reads it back, so that the checksum is that of the later reading."""
+    return json.loads(json.dumps(meta))
+
+
+def _check_of(manifest: dict[str, Any]) -> int:
+    """The checksum of a manifest without its own checksum field."""
+    rest = {key: value for key, value in manifest.items() if key != "crc32"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
+
+
+def _is_name(name: str) -> bool:
+    """Whether a manifest may use this name for a file of its directory."""
+    return Path(name).name == name and name not in ("", "..") and "\0" not in name
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Puts the name of the file into errors of the system while it is written."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def _sync(directory: Path) -> None:
+    """Makes the new entries of a directory safe on the disk."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _replace_manifest(directory: Path, manifest: str) -> None:
+    """The last step of a save."""
+    made = directory / "manifest.json.new"
+    try:
+        with _named(made), open(made, "w", encoding="utf-8") as file:
+            file.write(manifest)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(made, directory / "manifest.json")
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+    _sync(directory)

@@ -11,6 +11,7 @@
 //! | `in_child` | work in a child of `fork(2)` that has older snapshots |
 //! | `import` | another process's export |
 //! | `machine` | this machine's support for hugefork |
+//! | `metrics` | statistics as a list of figures |
 //! | `operations` | groups of writes that no cut separates |
 //! | `pinned` | ranges that do not move |
 //! | `placing` | decides whether an extent of an import is mapped or copied |
@@ -32,6 +33,7 @@ mod grant;
 pub(crate) mod import;
 pub(crate) mod in_child;
 pub mod machine;
+pub(crate) mod metrics;
 pub(crate) mod operations;
 pub(crate) mod pinned;
 mod placing;

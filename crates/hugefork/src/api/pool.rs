@@ -41,6 +41,13 @@ use crate::units::BlockSize;
 /// # }
 /// ```
 ///
+/// # NUMA
+/// Memory follows the first touch: the thread whose write first needs the memory of a block gets it from the kernel, by
+/// its own policy (`set_mempolicy(2)`, `numactl`), and by default on its own node. So let each thread write first what
+/// it works on. A block that goes back to the pool and to another region stays on its node; [`Pool::trim`] frees the
+/// memory of free blocks. Two kinds of memory come from threads of the pool, on the nodes that these run on: that of
+/// [`Commit::Upfront`](crate::Commit), and that of [`obtain_ahead`](crate::PoolBuilder::obtain_ahead).
+///
 /// # Threads, signals, `fork(2)`
 /// Any thread may call its methods. A signal handler must not. In a child of `fork(2)` they fail with
 /// [`RegionError::ForkedChild`].

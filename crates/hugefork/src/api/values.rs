@@ -5,6 +5,7 @@
 //! | one thread | `&mut [T]` | [`Region::slice_of_mut`] |
 //! | several threads, each a part, beside snapshots and resets | [`Values`] | [`Region::writers_of`] |
 //! | several threads, all of it, beside snapshots and resets | [`Values`] | [`Region::values_of`] |
+//! | the same, in structures and threads that own the region | [`OwnedValues`] | [`OwnedValues::of`] |
 //! | any number of readers of a snapshot | `&[T]` | [`Snapshot::slice_of`] |
 //!
 //! [`Values`] is sound because it gives out no reference to a region: so no reference can be lent
@@ -22,6 +23,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use bytemuck::{AnyBitPattern, NoUninit};
@@ -230,6 +232,74 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
 impl<T> fmt::Debug for Values<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Values").field("len", &self.len).field("of", &std::any::type_name::<T>()).finish()
+    }
+}
+
+/// Values of a region together with a share of the region: for structures that have both, and for threads that outlive
+/// the function that starts them. Needs the feature `bytemuck`, which is on by default.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use std::sync::Arc;
+/// use hugefork::{OwnedValues, Region};
+/// struct Table {
+///     memory: Arc<Region>,
+///     counters: OwnedValues<u64>,
+/// }
+/// let memory = Arc::new(pool.region(2 << 20)?);
+/// let table = Table { counters: OwnedValues::of(memory.clone(), 0..800)?, memory };
+/// let counters = table.counters.clone();
+/// let thread = std::thread::spawn(move || counters.values().set(7, 1));
+/// let saved = table.memory.snapshot()?; // meanwhile
+/// thread.join().unwrap();
+/// assert!(saved.slice_of::<u64>(0..800)?[7] <= table.counters.values().get(7));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct OwnedValues<T> {
+    region: Arc<Region>,
+    /// Not given out with this lifetime: the values exist as long as the region.
+    values: Values<'static, T>,
+}
+
+impl<T: AnyBitPattern + NoUninit> OwnedValues<T> {
+    /// The bytes of `range` of a region as values, as by [`Region::values_of`].
+    ///
+    /// # Errors
+    /// Those of [`Region::values_of`].
+    pub fn of(region: Arc<Region>, range: Range<usize>) -> Result<OwnedValues<T>, RegionError> {
+        let Values { at, len, width, .. } = region.values_of::<T>(range)?;
+        // SAFETY: `values_of` vouches for the values as long as the region lives, and the field beside this one holds
+        // the region. `values` shortens the lifetime to that of a borrow of both.
+        let values = unsafe { Values::new(at, len, width) };
+        Ok(OwnedValues { region, values })
+    }
+
+    /// The values. Takes some nanoseconds: loops should keep the result.
+    ///
+    /// # Panics
+    /// In a child of `fork(2)` that does not inherit the region.
+    #[inline]
+    pub fn values(&self) -> Values<'_, T> {
+        if let Err(error) = self.region.check_memory() {
+            panic!("a region cannot be borrowed: {error}");
+        }
+        self.values
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+}
+
+// `T` needs not be `Clone`: the clone has the same values.
+impl<T> Clone for OwnedValues<T> {
+    fn clone(&self) -> OwnedValues<T> {
+        let Values { at, len, width, _of } = self.values;
+        OwnedValues { region: Arc::clone(&self.region), values: Values { at, len, width, _of } }
     }
 }
 

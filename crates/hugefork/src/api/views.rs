@@ -16,7 +16,7 @@
 //! earlier, by a system call to which a slice was lent. So while a slice of a region lives, no
 //! snapshot is taken; words and values do not exclude snapshots.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
@@ -141,5 +141,60 @@ impl Snapshot {
             to.write_all(now)?;
         }
         Ok(())
+    }
+
+    /// The bytes of `range` as an [`io::Read`], for compressors, hashes and `io::copy`. Like [`Snapshot::read_at`], it
+    /// maps nothing, and a revoked part gives an error instead of a `SIGBUS`. For a program without a full pool
+    /// `&snapshot[..]` is an `io::Read`, too, and copies nothing.
+    ///
+    /// The other way, from any `io::Read` into a region that is not shared, is `read_exact` or `io::copy` to
+    /// [`Region::as_mut_slice`]; [`Region::read_from`] reads descriptors while others take snapshots.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+    /// # let mut region = pool.region(2 << 20)?;
+    /// # let mut copy = pool.region(2 << 20)?;
+    /// region.as_mut_slice()[5] = 1;
+    /// let snapshot = region.snapshot()?;
+    /// let count = std::io::copy(&mut snapshot.reader(0..4096)?, &mut copy.as_mut_slice())?;
+    /// assert_eq!((count, copy.as_mut_slice()[5]), (4096, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`]. Reads return the errors of [`Snapshot::read_at`] inside an [`io::Error`].
+    pub fn reader(&self, range: Range<usize>) -> Result<SnapshotReader<'_>, RegionError> {
+        RegionError::check_range(&range, self.len())?;
+        Ok(SnapshotReader { snapshot: self, rest: range })
+    }
+}
+
+/// Reads a range of a snapshot; made by [`Snapshot::reader`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// # let snapshot = pool.region(2 << 20)?.snapshot()?;
+/// use std::io::Read;
+/// let mut bytes = Vec::new();
+/// snapshot.reader(100..200)?.read_to_end(&mut bytes)?;
+/// assert_eq!(bytes, [0; 100]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SnapshotReader<'a> {
+    snapshot: &'a Snapshot,
+    rest: Range<usize>,
+}
+
+impl Read for SnapshotReader<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let count = to.len().min(self.rest.len());
+        self.snapshot.read_at(self.rest.start, &mut to[..count])?;
+        self.rest.start += count;
+        Ok(count)
     }
 }

@@ -1,13 +1,14 @@
 //! Regions and snapshots as words, as values and in parts.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::panic::catch_unwind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::alone::alone;
 use crate::common::{Over, by_block, pool};
 use bytemuck::{Pod, Zeroable};
-use hugefork::{Backing, BlockSize, Pool, Region, RegionError, Snapshot};
+use hugefork::{Backing, BlockSize, OwnedValues, Pool, Region, RegionError, Snapshot};
 
 const BLOCK: usize = 2 << 20;
 
@@ -205,11 +206,15 @@ fn a_snapshot_is_written_as_it_was() {
     for range in [0..2 * BLOCK, 5..5, 77..78, BLOCK - 1000..2 * BLOCK - 1] {
         let mut written = Vec::new();
         snapshot.write_to(&mut written, range.clone()).unwrap();
+        let mut read = Vec::new();
+        assert_eq!(snapshot.reader(range.clone()).unwrap().read_to_end(&mut read).unwrap(), range.len());
+        assert!(read == written);
         let expected = range.map(|at| if at < BLOCK + BLOCK / 2 { (at % 251) as u8 } else { 0 }).collect::<Vec<_>>();
         assert!(written == expected);
     }
     let outside = snapshot.write_to(Vec::new(), 1..2 * BLOCK + 1).unwrap_err();
     assert_eq!(outside.kind(), ErrorKind::InvalidInput);
+    assert!(matches!(snapshot.reader(1..2 * BLOCK + 1), Err(RegionError::OutOfRange { .. })));
     assert_eq!(snapshot.write_to(Full(BLOCK), 0..2 * BLOCK).unwrap_err().kind(), ErrorKind::StorageFull);
 }
 
@@ -227,6 +232,8 @@ fn what_was_taken_away_from_a_snapshot_is_an_error_when_it_is_written() {
     let error = snapshot.write_to(&mut written, 0..2 * BLOCK).unwrap_err();
     assert_eq!(error.get_ref().and_then(|inner| inner.downcast_ref()), Some(&RegionError::Revoked));
     assert!(written == vec![1; BLOCK]);
+    let error = snapshot.reader(BLOCK..2 * BLOCK).unwrap().read(&mut [0; 9]).unwrap_err();
+    assert_eq!(error.get_ref().and_then(|inner| inner.downcast_ref()), Some(&RegionError::Revoked));
 }
 
 #[test]
@@ -235,6 +242,8 @@ fn a_child_of_fork_is_given_no_view_of_what_it_does_not_have() {
         let mut region = a_pool(8).region(BLOCK).unwrap();
         region.as_mut_slice()[0] = 1;
         let snapshot = region.snapshot().unwrap();
+        let shared = Arc::new(snapshot.fork().unwrap());
+        let owned = OwnedValues::<u64>::of(shared, 0..8).unwrap();
         // SAFETY: no other thread of this process uses anything that the child uses.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -246,6 +255,7 @@ fn a_child_of_fork_is_given_no_view_of_what_it_does_not_have() {
             let expected = format!("a region cannot be borrowed: {}", RegionError::ForkedChild);
             let refused = panics(&mut || region.as_mut_slice()[0] = 2).as_str() == expected
                 && panics(&mut || region.as_atomic_u64s()[0].store(2, Ordering::Relaxed)).as_str() == expected
+                && panics(&mut || owned.values().set(0, 2)).as_str() == expected
                 && region.writers(2).is_err_and(|error| error == RegionError::ForkedChild)
                 && region.slice_of_mut::<u64>(0..8) == Err(RegionError::ForkedChild)
                 && snapshot.slice_of::<u64>(0..8) == Err(RegionError::ForkedChild)

@@ -271,7 +271,7 @@ fn is_text(of: &syn::Type) -> bool {
 
 #[test]
 fn no_error_is_mere_text() {
-    for name in ["hugefork", "hugefork-kernels", "hugefork-linux"] {
+    for name in ["hugefork", "hugefork-checkpoint", "hugefork-kernels", "hugefork-linux"] {
         for (module, file) in &Sources::of(&crates().join(name).join("src")).files {
             let mut texts = Texts::default();
             texts.visit_file(file);

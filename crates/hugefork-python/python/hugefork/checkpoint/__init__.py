@@ -19,13 +19,14 @@ A checkpoint is a directory::
 
 Each file in ``data`` is an ordinary numpy file. ``manifest.json`` is::
 
-    {"format": "hugefork-checkpoint", "version": 1, "save": 4, "meta": {…},
+    {"format": "hugefork-checkpoint", "version": 1, "save": 4, "meta": "…",
      "arrays": {"w": [{"file": "w.3.npy", "nbytes": 80000128, "crc32": 123},
                       {"ranges": {"file": "w.4.ranges.npy", …}, "bytes": {"file": "w.4.bytes.npy", …}}]},
      "crc32": 456}
 
-``nbytes`` and ``crc32`` (`zlib.crc32`) describe a whole file; the last ``crc32`` is the checksum of the rest of the
-manifest, as ``json.dumps(rest, sort_keys=True)``. Without hugefork, with numpy alone, an array is read by::
+``nbytes`` and ``crc32`` (`zlib.crc32`) describe a whole file; the last ``crc32`` is the checksum of the manifest's text
+before it, up to the comma. ``meta`` is JSON in a string. Memory that was never written is a hole in its file. The crate
+``hugefork-checkpoint`` writes and reads the same files in Rust. With numpy alone, an array is read by::
 
     first, *changes = manifest["arrays"]["w"]
     w = numpy.load(f"{path}/data/{first['file']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ from .. import _native
 from .._arrays import Array
 from .._errors import CheckpointError
 from .._pool import Pool
-from ._format import Entry, files_of, manifest_or_none, read_manifest
+from ._format import SENSELESS, Entry, files_of, manifest_or_none, read_manifest
 
 _SMALL = 1 << 16
 """Smaller files are read, not mapped."""
@@ -64,7 +65,11 @@ def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool 
 
 def meta(path: str | os.PathLike[str]) -> Any:
     """The `meta` that was passed to the save."""
-    return read_manifest(Path(path))["meta"]
+    text = read_manifest(Path(path))["meta"]
+    try:
+        return json.loads(text)
+    except SENSELESS as error:
+        raise CheckpointError(f"the meta of {path} is not JSON: it was altered, or saved by another program; load another checkpoint") from error
 
 
 def verify(path: str | os.PathLike[str]) -> None:
