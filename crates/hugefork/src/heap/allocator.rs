@@ -213,13 +213,15 @@ impl Heap {
         if is_small(layout)
             && let Some((_inside, place)) = self.operations.enter_again()
             && self.space.is_own(place)
+            && let Some(slot) = self.space.take_free_slot(place, layout)
         {
-            return self.space.take_slot(place, layout);
+            return Some(slot);
         }
         self.allocate_otherwise(layout)
     }
 
-    /// As [`Heap::allocate_sized`], on all threads and for all layouts.
+    /// As [`Heap::allocate_sized`], on all threads and for all layouts. Calls are here, so that the caller needs no
+    /// stack.
     #[cold]
     fn allocate_otherwise(&self, layout: Layout) -> Option<NonNull<u8>> {
         if layout.size() == 0 {
@@ -235,9 +237,10 @@ impl Heap {
         if is_small(layout)
             && let Some((_inside, place)) = self.operations.enter_again()
             && self.space.is_own(place)
-        {
             // SAFETY: the caller vouches for the allocation.
-            return unsafe { self.space.free_slot_of_any(place, at) };
+            && unsafe { self.space.put_back_slot(place, at) }
+        {
+            return;
         }
         // SAFETY: as above.
         unsafe { self.free_otherwise(at, layout) }

@@ -193,6 +193,13 @@ impl OperationsCore {
         self.gate.enter(&seat.seat);
     }
 
+    /// Enters an operation, unless a cut keeps threads from entering.
+    #[cfg(feature = "heap")]
+    #[inline]
+    pub(crate) fn enter_if_open(&self, seat: &ThreadSeat) -> bool {
+        self.gate.enter_if_open(&seat.seat)
+    }
+
     /// Leaves an operation. False if the thread is in none.
     #[inline]
     pub(crate) fn leave(&self, seat: &ThreadSeat) -> bool {
