@@ -398,18 +398,22 @@ impl Space {
         ((slab.addr() - self.slabs.addr().get()) / size_of::<Slab>()) as u32
     }
 
-    /// Puts a slab at the front of the list of its shard and class.
+    /// Puts a slab into the list of its shard and class, behind the first one. So it gets more free slots before it is
+    /// used.
     ///
     /// # Safety
     /// The calling thread must have the shard, and the slab must be in no list.
     unsafe fn list(&self, shard: usize, slab: *mut Slab) {
         // SAFETY: the records of the slabs in a list belong to the caller.
         unsafe {
-            let first = self.first(shard, usize::from((*slab).class)).replace(self.number_of(slab));
-            if first != 0 {
-                (*self.record(first as usize)).prev = self.number_of(slab);
+            let list = self.first(shard, usize::from((*slab).class));
+            let prev = *list;
+            let to_this = if prev == 0 { list } else { &raw mut (*self.record(prev as usize)).next };
+            let next = to_this.replace(self.number_of(slab));
+            if next != 0 {
+                (*self.record(next as usize)).prev = self.number_of(slab);
             }
-            ((*slab).next, (*slab).prev, (*slab).is_listed) = (first, 0, true);
+            ((*slab).next, (*slab).prev, (*slab).is_listed) = (next, prev, true);
         }
     }
 
