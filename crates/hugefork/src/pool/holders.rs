@@ -110,8 +110,8 @@ pub(crate) trait CowMappingHolder {
     fn maintain(&self, from: usize) -> Option<usize>;
 }
 
-/// The page sets captured of a region (captured.rs). They are no part of the [`Holder`], because their drop is not for
-/// fault handlers.
+/// The page sets captured of a region (captured.rs), or those of a snapshot. They are no part of the [`Holder`],
+/// because their drop is not for fault handlers.
 pub(crate) trait SetHolder: Sync {
     /// Drops the sets of the kinds `wanted`. If another thread has the region's turn, returns false: that thread drops
     /// them at the end of its turn. The caller has blocked signals.
@@ -169,7 +169,10 @@ struct Member {
 }
 
 /// The snapshots of one region, in any order. Each stores its index in this list as its [`Seat`].
-struct Snapshots(EngineVec<NonNull<dyn Holder>>);
+struct Snapshots(EngineVec<Listed>);
+
+/// A snapshot, and its page sets.
+type Listed = (NonNull<dyn Holder>, Option<NonNull<dyn SetHolder>>);
 
 /// The index of a snapshot in its region's list. Only the list reads and writes it, under its lock.
 #[derive(Debug, Default)]
@@ -178,19 +181,24 @@ pub(crate) struct Seat(AtomicUsize);
 impl Snapshots {
     fn holders(&self) -> impl Iterator<Item = &dyn Holder> {
         // SAFETY: a holder stays in place until it is removed from the list, and these are still in the list.
-        self.0.iter().map(|holder| unsafe { holder.as_ref() })
+        self.0.iter().map(|(holder, _)| unsafe { holder.as_ref() })
+    }
+
+    fn sets(&self) -> impl Iterator<Item = &dyn SetHolder> {
+        // SAFETY: as above.
+        self.0.iter().filter_map(|(_, sets)| Some(unsafe { sets.as_ref()?.as_ref() }))
     }
 
     /// Adds a snapshot. The list must have room for it.
-    fn add(&mut self, holder: NonNull<dyn Holder>) {
-        self.0.push(holder);
+    fn add(&mut self, holder: NonNull<dyn Holder>, sets: Option<NonNull<dyn SetHolder>>) {
+        self.0.push((holder, sets));
         self.seat(self.0.len() - 1);
     }
 
     /// Removes a snapshot. The last one of the list moves to its place.
     fn remove(&mut self, holder: &dyn Holder) {
         let Some(at) = holder.seat().map(|seat| seat.0.load(Ordering::Relaxed)) else { return };
-        let gone = self.0.swap_remove(at);
+        let (gone, _) = self.0.swap_remove(at);
         assert!(ptr::addr_eq(gone.as_ptr(), holder), "a snapshot has the list index of another");
         if at < self.0.len() {
             self.seat(at);
@@ -199,7 +207,7 @@ impl Snapshots {
 
     fn seat(&self, at: usize) {
         // SAFETY: a holder stays in place until it is removed from the list, and this one is in it.
-        let seat = unsafe { self.0[at].as_ref() }.seat();
+        let seat = unsafe { self.0[at].0.as_ref() }.seat();
         seat.into_iter().for_each(|seat| seat.0.store(at, Ordering::Relaxed));
     }
 }
@@ -250,7 +258,7 @@ unsafe impl Sync for Holders {}
 
 impl Holders {
     /// Adds a holder; a region is placed right after its parent. Its link to its parent is new, or a clone of `source`,
-    /// which is the link of a listed holder. Only a region has `sets`. To add a snapshot takes time in proportion to
+    /// which is the link of a listed holder. To add a snapshot takes time in proportion to
     /// the number of regions.
     ///
     /// # Safety
@@ -268,7 +276,7 @@ impl Holders {
             holder.parent().and_then(Derived::parent)
         };
         let Some(id) = holder.id() else {
-            let add = |list: &mut List| list.snapshots_of(parent()).add(NonNull::from(holder));
+            let add = |list: &mut List| list.snapshots_of(parent()).add(NonNull::from(holder), sets.map(NonNull::from));
             return self.change(|list| (&mut list.snapshots_of(parent()).0, 1), add);
         };
         let add = |list: &mut List| {
@@ -298,9 +306,9 @@ impl Holders {
             }
             let gone = list.regions.remove(at);
             let of_parent = list.snapshots_of(parent());
-            for (snapshot, holder) in gone.snapshots.0.iter().zip(gone.snapshots.holders()) {
+            for (&(snapshot, sets), holder) in gone.snapshots.0.iter().zip(gone.snapshots.holders()) {
                 holder.parent().into_iter().for_each(|tie| tie.outlive(id, parent()));
-                of_parent.add(*snapshot);
+                of_parent.add(snapshot, sets);
             }
             Some(gone)
         };
@@ -375,10 +383,12 @@ impl Visit<'_> {
         self.list.regions.iter().map(Member::holder)
     }
 
-    /// The page sets of all regions.
+    /// The page sets of all snapshots, and then those of all regions.
     pub(super) fn sets(&self) -> impl Iterator<Item = &dyn SetHolder> {
         // SAFETY: they stay in place until their region is removed from the list, and it is still in the list.
-        self.list.regions.iter().filter_map(|member| Some(unsafe { member.sets?.as_ref() }))
+        let of_regions = self.list.regions.iter().filter_map(|member| Some(unsafe { member.sets?.as_ref() }));
+        let lists = self.list.regions.iter().map(|member| &member.snapshots).chain([&self.list.orphans]);
+        lists.flat_map(Snapshots::sets).chain(of_regions)
     }
 
     /// The region `id`, if it is still alive.

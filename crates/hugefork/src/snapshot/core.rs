@@ -90,7 +90,7 @@ impl<S: Sys> SnapshotCore<S> {
             seat: Seat::default(),
         });
         // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
-        unsafe { pool.holders.add(&*frozen, source, None) };
+        unsafe { pool.holders.add(&*frozen, source, Some(&*frozen)) };
         frozen
     }
 

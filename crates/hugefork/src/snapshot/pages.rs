@@ -13,6 +13,8 @@ use super::core::SnapshotCore;
 use crate::mapping::change::Refused;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::core::Shortage;
+use crate::pool::frames::Frames;
+use crate::pool::holders::SetHolder;
 use crate::pool::page_set::PageSet;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
@@ -171,5 +173,22 @@ impl<S: Sys> SnapshotCore<S> {
     /// Whether there is room for pages: without it, no block has any.
     pub(crate) fn has_room_for_pages(&self) -> bool {
         self.pages.get().is_some()
+    }
+}
+
+impl<S: Sys> SetHolder for SnapshotCore<S> {
+    /// Drops the sets over blocks that were taken away.
+    fn drop_sets(&self, _wanted: u32, _frames: &Frames) -> bool {
+        if !self.is_revoked() {
+            return true;
+        }
+        let mut lost: PageSets<S> = EngineVec::new_in(Own);
+        let alone = self.lock.exclusive();
+        if let Some(mut sets) = self.sets() {
+            let revoked = (0..sets.len()).filter(|&index| self.entries.get(EntryIndex(index)) == Entry::Revoked);
+            lost.extend(revoked.map(|index| sets[index].take()));
+        }
+        drop(alone);
+        true
     }
 }
