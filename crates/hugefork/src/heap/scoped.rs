@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::allocator::Heap;
+use crate::region::state::is_this_thread_between;
 
 thread_local! {
     /// The heap that serves the thread's allocations; null if none does.
@@ -151,9 +152,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ScopedAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: a heap that serves is `'static`; the caller ensures that the size is not zero.
         match unsafe { CURRENT.get().as_ref() } {
-            Some(heap) => null_if_none(heap.allocate_sized(layout)),
+            // The engine's own allocations in the middle of a cut: a fork's, or the text of an error.
+            Some(heap) if !is_this_thread_between() => null_if_none(heap.allocate_sized(layout)),
             // SAFETY: as above.
-            None => unsafe { self.outside.alloc(layout) },
+            _ => unsafe { self.outside.alloc(layout) },
         }
     }
 
