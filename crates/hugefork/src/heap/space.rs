@@ -472,15 +472,18 @@ impl Space {
                     if let Some(at) = ends.large.try_allocate(layout) {
                         return Some(at);
                     }
-                    let left = ends.high - ends.low;
+                    let (left, begin) = (ends.high - ends.low, self.at(0, ends.low));
+                    // The free part of the memory of `large` that lies just below the free space.
+                    let free =
+                        ends.large_end.map_or(0, |end| end.addr().get() - ends.large.reserved(end).up_to.addr().get());
                     // `talc` may refuse a gap of the layout's own class, whose gaps differ by an eighth.
                     let needed = layout.size() + layout.align();
-                    let step = (needed + layout.size() / 8 + STEP).next_multiple_of(STEP).min(left);
+                    let wanted = (needed + layout.size() / 8).saturating_sub(free) + STEP;
+                    let step = wanted.next_multiple_of(STEP).min(left);
                     // An allocation that is too large leaves the free space to others.
-                    if left < needed {
+                    if left == 0 || left + free < needed {
                         return None;
                     }
-                    let begin = self.at(0, ends.low);
                     let claimed = match ends.large_end {
                         Some(end) => Some(ends.large.extend(end, begin.wrapping_add(step))),
                         None => ends.large.claim(begin, step),
