@@ -31,7 +31,7 @@
  *     }
  *     waitpid(child, &status, 0); // or later, in another thread
  *
- * A mutex of the map belongs into the heap, beside it: if threads take it inside operations, it
+ * A mutex of the map belongs in the heap, beside it: if threads take it inside operations, it
  * is free in each snapshot and child. One outside of the heap may be held in the child for ever.
  *
  * Objects may be moved, and are empty afterwards; get() returns NULL then. They may be destroyed
