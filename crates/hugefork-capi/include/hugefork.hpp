@@ -21,6 +21,19 @@
  * be used: see hf_heap_region. If threads change the map, each change begins with
  * hf::operation inside(heap); and then takes the lock. Otherwise a snapshot may have half of it.
  *
+ * With options.children = HF_CHILDREN_INHERIT a child saves the map without a pause:
+ *
+ *     hf::snapshot now = heap.snapshot();
+ *     int child = hf::fork_with({{heap, now}});
+ *     if (child == 0) {
+ *         save(live); // as it was at the snapshot, at the same address
+ *         _exit(0);
+ *     }
+ *     waitpid(child, &status, 0); // or later, in another thread
+ *
+ * A mutex of the map belongs in the heap, beside it: if threads take it inside operations, it
+ * is free in each snapshot and child. One outside of the heap may be held in the child for ever.
+ *
  * Objects may be moved, and are empty afterwards; get() returns NULL then. They may be destroyed
  * in any order, as handles may be closed. Objects in a heap must be gone before the heap is, or
  * must not be used or destroyed afterwards.

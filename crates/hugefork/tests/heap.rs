@@ -161,6 +161,81 @@ fn the_allocator_agrees_with_a_model_on_several_threads_through_snapshots_and_re
     }
 }
 
+#[test]
+fn resets_beside_threads_that_allocate_and_end_leave_the_heap_whole() {
+    let pool = pool(128);
+    let heap = pool.heap(64 << 20).unwrap();
+    let map = heap.put(Map::new_in(&heap));
+    map.write(|map| {
+        (0..1_000_u32).for_each(|key| _ = map.insert(bytes(&heap, &key.to_le_bytes()), bytes(&heap, b"v")))
+    });
+    let saved = heap.snapshot().unwrap();
+    let before = (&heap).allocate(Layout::new::<[u8; 300_000]>()).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&is_over);
+        for seed in 0..3 {
+            let (heap, map, is_over) = (&heap, &map, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    // A thread that ends leaves its memory to the next one.
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| {
+                            let mut random = Random::new(seed);
+                            for _ in 0..100 {
+                                // A reset loses all or nothing of this.
+                                let inside = heap.operation();
+                                let mut own: Vec<Piece> = (0..20).map(|_| Piece::new(heap, &mut random)).collect();
+                                own.iter_mut().for_each(|piece| piece.resize(heap, &mut random));
+                                own.into_iter().for_each(|piece| piece.free(heap));
+                                drop(inside);
+                                // The old value goes inside of the operation, too.
+                                map.write(|map| drop(map.insert(bytes(heap, b"more"), bytes(heap, &[1; 5_000]))));
+                            }
+                        });
+                    });
+                }
+            });
+        }
+        for _ in 0..200 {
+            // SAFETY: values that are kept outside of the heap are older than the snapshot, or gone at its moment.
+            unsafe { heap.reset_to(&saved).unwrap() };
+        }
+    });
+    // SAFETY: as above.
+    unsafe { heap.reset_to(&saved).unwrap() };
+    assert_eq!(map.read(|map| map.len()), 1_000);
+    assert_eq!((&heap).allocate(Layout::new::<[u8; 300_000]>()).unwrap(), before);
+}
+
+#[test]
+fn large_alignments_are_kept_as_memory_grows_and_moves() {
+    let pool = pool(64);
+    let heap = &pool.heap(64 << 20).unwrap();
+    let layout = |size, align| Layout::from_size_align(size, align).unwrap();
+    let is_aligned = |at: NonNull<[u8]>, align| at.cast::<u8>().addr().get().is_multiple_of(align);
+    let first = layout(1, 4 << 20);
+    let mut at = heap.allocate(first).unwrap();
+    assert!(is_aligned(at, 4 << 20));
+    // SAFETY: an allocation of the layout that was given last, which is grown and shrunk.
+    unsafe {
+        at.cast::<u8>().write(7);
+        let mut old = first;
+        for new in [layout(100, 8), layout(20 << 20, 4 << 20), layout(21 << 20, 1), layout(30 << 20, 64 << 10)] {
+            at = heap.grow(at.cast(), old, new).unwrap();
+            assert!(is_aligned(at, new.align()) && at.cast::<u8>().read() == 7);
+            old = new;
+        }
+        heap.grow(at.cast(), old, layout(60 << 20, 1)).unwrap_err();
+        assert_eq!(at.cast::<u8>().read(), 7);
+        let none = layout(0, 4 << 20);
+        let empty = heap.shrink(at.cast(), old, none).unwrap();
+        assert!(is_aligned(empty, 4 << 20));
+        at = heap.grow(empty.cast(), none, layout(40 << 20, 1 << 20)).unwrap();
+        heap.deallocate(at.cast(), layout(40 << 20, 1 << 20));
+    }
+}
+
 /// The entries of a map, as the model has them.
 fn entries(map: &Map<'_>) -> BTreeMap<Vec<u8>, Vec<u8>> {
     map.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()

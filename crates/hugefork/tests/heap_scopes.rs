@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use common::alone::alone;
 use common::forked::check_fork;
 use common::random::Random;
-use hugefork::{Children, Heap, Pool, ScopedAllocator};
+use hugefork::{Children, Heap, Pool, Region, RegionError, RegionOptions, Reserve, ScopedAllocator};
 
 #[global_allocator]
 static ALLOCATOR: ScopedAllocator<System> = ScopedAllocator::over(System);
@@ -81,6 +81,47 @@ fn a_map_of_std_goes_back_and_children_have_it() {
             unsafe { heap.reset_to(&saved).unwrap() };
             assert!(root.read(|map| *map == expected));
         }
+    })
+    .well();
+}
+
+/// A cut keeps all threads from allocating in the heap. The thread that makes it would wait for itself.
+#[test]
+fn all_calls_can_be_made_in_a_scope() {
+    alone(|| {
+        let pool = Pool::builder().capacity(12 * (2 << 20)).children(Children::Inherit).build().unwrap();
+        let heap: &'static Heap = Box::leak(Box::new(pool.heap(8 << 20).unwrap()));
+        let map = heap.put(HashMap::<String, Vec<u8>>::new());
+        let insert = |key: &str| map.write(|map| heap.scope(|| map.insert(key.to_owned(), vec![7; 10_000])));
+        insert("one");
+        let saved = heap.snapshot().unwrap();
+        insert("two");
+        heap.scope(|| {
+            // SAFETY: the calls below change the heap by resets alone, and only the map has memory in it for long.
+            let region: &Region = unsafe { heap.region() };
+            drop(Region::snapshot_all(&[region]).unwrap());
+            drop((region.fork().unwrap(), saved.fork().unwrap()));
+            region.prepare_snapshot().unwrap();
+            assert!(region.changed_since(&saved).unwrap().pages().count() > 0);
+            let full = RegionOptions::new().reserve(Reserve::Full);
+            assert!((0..12).try_for_each(|_| region.fork_with(full).map(std::mem::forget)).is_err());
+            // SAFETY: locks of this program are free in the child, as other tests run elsewhere.
+            let child = unsafe {
+                Region::in_child(&[(region, &saved)], || {
+                    insert("child");
+                    map.read(|map| map.keys().map(String::as_str).collect::<Vec<_>>().concat().into())
+                })
+            };
+            let keys = child.unwrap().wait().unwrap();
+            assert!(keys == *b"onechild" || keys == *b"childone", "{keys:?}");
+            check_fork(|| assert_eq!(map.read(HashMap::len), 2));
+            let inside = heap.operation();
+            assert_eq!(Region::snapshot_all(&[region]).map(drop), Err(RegionError::InsideOperation));
+            drop(inside);
+        });
+        // SAFETY: nothing but the map has memory in the heap, and it is older than the snapshot.
+        heap.scope(|| Region::reset_all(&[(unsafe { heap.region() }, &saved)]).unwrap());
+        assert_eq!(map.read(HashMap::len), 1);
     })
     .well();
 }

@@ -147,14 +147,15 @@ impl Operations {
         Operation { inside: seat.map(|seat| (core, seat)) }
     }
 
-    /// Enters an operation if these operations are those that the thread has entered last. Returns the number of the
-    /// thread's seat, too, which no other thread has meanwhile.
+    /// Enters an operation if these operations are those that the thread has entered last, and no cut keeps it from
+    /// entering. Returns the number of the thread's seat, too, which no other thread has meanwhile.
     #[cfg(feature = "heap")]
     #[inline]
     pub(crate) fn enter_again(&self) -> Option<(Operation<'_>, usize)> {
-        let seat = self.held.last_seat()?;
+        let (core, seat): (&OperationsCore, _) = (self.held.core(), self.held.last_seat()?);
         // SAFETY: a seat lives as long as its operations.
-        Some((self.enter_seat(Some(seat)), unsafe { seat.as_ref() }.nth()))
+        let entered = unsafe { seat.as_ref() };
+        core.enter_if_open(entered).then(|| (Operation { inside: Some((core, seat)) }, entered.nth()))
     }
 
     /// Calls `body` inside an operation, also while the thread's locals are dropped. `body` gets the number of the

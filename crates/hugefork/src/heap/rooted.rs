@@ -64,6 +64,10 @@ impl<T> Rooted<'_, T> {
 
     /// Calls `body` with the value, alone. Waits for readers and for a writer. A snapshot has all that it changes, in
     /// the value and in the heap, or nothing.
+    ///
+    /// The result of `body` leaves the operation. If it owns memory in the heap, as the old value that `insert`
+    /// returns, drop it inside: `write(|map| drop(map.insert(key, value)))`. Otherwise a snapshot may have that memory
+    /// and nothing that leads to it, and a reset by another thread may take the memory before the result is dropped.
     pub fn write<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         let _inside = Box::allocator(&self.value).operation();
         body(&mut self.value.write().unwrap_or_else(PoisonError::into_inner))

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::allocator::Heap;
+use crate::region::state::is_this_thread_between;
 
 thread_local! {
     /// The heap that serves the thread's allocations; null if none does.
@@ -89,21 +90,41 @@ impl Heap {
     /// ```standalone_crate
     /// use std::collections::HashMap;
     /// use std::sync::LazyLock;
-    /// use hugefork::{Heap, Pool, ScopedAllocator};
+    /// use hugefork::{Children, Heap, Pool, Region, Rooted, ScopedAllocator};
     ///
     /// #[global_allocator]
     /// static ALLOCATOR: ScopedAllocator<std::alloc::System> = ScopedAllocator::over(std::alloc::System);
-    /// static HEAP: LazyLock<Heap> =
-    ///     LazyLock::new(|| Pool::builder().capacity(64 << 20).build().unwrap().heap(32 << 20).unwrap());
+    /// static HEAP: LazyLock<Heap> = LazyLock::new(|| {
+    ///     let pool = Pool::builder().capacity(64 << 20).children(Children::Inherit).build().unwrap();
+    ///     pool.heap(32 << 20).unwrap() // a handle keeps its pool
+    /// });
+    /// static STORE: LazyLock<Rooted<'static, HashMap<String, Vec<u8>>>> =
+    ///     LazyLock::new(|| HEAP.put(HEAP.scope(HashMap::new)));
     ///
-    /// let map = HEAP.put(HEAP.scope(HashMap::<String, Vec<u8>>::new));
+    /// fn set(key: &str, value: &[u8]) {
+    ///     // `write` is an operation and a lock in one: a snapshot has the whole insert or none of it. The old value
+    ///     // is dropped inside.
+    ///     STORE.write(|store| HEAP.scope(|| drop(store.insert(key.to_owned(), value.to_vec()))));
+    /// }
+    ///
+    /// /// Saves the store as it is now, while other threads go on.
+    /// fn save() -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    ///     let saved = HEAP.snapshot()?;
+    ///     // The child has the map as it was at the snapshot. It could write a file instead.
+    ///     let work = || STORE.read(|store| store.values().flatten().copied().collect());
+    ///     // SAFETY: the child uses no lock that another thread may hold. That of `STORE` lies in the heap, and that
+    ///     // of the C library's allocator is free in a child. `HEAP` and `STORE` were made before.
+    ///     let child = unsafe { Region::in_child(&[(HEAP.region(), &saved)], work)? };
+    ///     Ok(child.wait()?)
+    /// }
+    ///
     /// std::thread::scope(|threads| {
-    ///     for name in ["one", "two"] {
-    ///         // `write` is an operation and a lock in one: a snapshot has the whole insert or none of it.
-    ///         threads.spawn(|| map.write(|map| HEAP.scope(|| map.insert(name.to_owned(), vec![1, 2, 3]))));
+    ///     for key in ["one", "two"] {
+    ///         threads.spawn(|| set(key, &[1, 2, 3]));
     ///     }
     /// });
-    /// assert_eq!(map.read(|map| map["one"].len()), 3);
+    /// assert_eq!(save()?, [1, 2, 3, 1, 2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn scope<T>(&'static self, body: impl FnOnce() -> T) -> T {
         self.serve();
@@ -151,9 +172,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ScopedAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: a heap that serves is `'static`; the caller ensures that the size is not zero.
         match unsafe { CURRENT.get().as_ref() } {
-            Some(heap) => null_if_none(heap.allocate_sized(layout)),
+            // The engine's own allocations in the middle of a cut: a fork's, or the text of an error.
+            Some(heap) if !is_this_thread_between() => null_if_none(heap.allocate_sized(layout)),
             // SAFETY: as above.
-            None => unsafe { self.outside.alloc(layout) },
+            _ => unsafe { self.outside.alloc(layout) },
         }
     }
 

@@ -59,11 +59,9 @@ pub(super) const HEADER_LEN: usize = size_of::<Header>();
 /// The class of a size from 1 to [`MAX_SLOT`].
 #[inline]
 const fn class_of(size: usize) -> usize {
-    if size <= 64 {
-        return size.div_ceil(8);
-    }
-    let log2 = (size - 1).ilog2() as usize;
-    (log2 - 6) * 4 + ((size - 1) >> (log2 - 2) & 3) + 9
+    // Without a branch: sizes vary. Up to 64, all steps are those of the doubling from 32 on.
+    let log2 = ((size - 1) | 32).ilog2() as usize;
+    (log2 - 5) * 4 + ((size - 1) >> (log2 - 2)) + 1
 }
 
 const fn size_of_class(class: usize) -> usize {
@@ -179,7 +177,7 @@ impl Space {
     /// heap's operations, inside of which it is.
     pub(super) fn allocate(&self, place: Option<usize>, layout: Layout) -> Option<NonNull<u8>> {
         if is_small(layout) {
-            self.in_shard(place, |shard| self.take_slot(shard, layout))
+            self.in_shard(place, |shard| self.take_free_slot(shard, layout).or_else(|| self.make_slots(shard, layout)))
         } else {
             self.allocate_large(layout)
         }
@@ -190,27 +188,18 @@ impl Space {
     /// # Safety
     /// It must be one of this heap, of this layout, which nobody uses any more.
     pub(super) unsafe fn free(&self, place: Option<usize>, at: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller vouches for the allocation. `usize::MAX` is no shard's number.
+        // SAFETY: the caller vouches for the allocation. So no thread gives its slab to another shard.
         unsafe {
             if is_small(layout) {
-                self.free_slot_of_any(place.filter(|&place| self.is_own(place)).unwrap_or(usize::MAX), at);
+                let shard = usize::from((*self.record(self.offset_of(at) / SLAB)).shard);
+                if place.is_some_and(|place| place == shard && self.is_own(place)) {
+                    self.free_slot(shard, at);
+                } else {
+                    self.return_slot(shard, at);
+                }
             } else {
                 self.at_ends(|ends| ends.large.deallocate(at.as_ptr(), layout));
             }
-        }
-    }
-
-    /// Frees a slot of any shard. The calling thread has shard `own`, or no shard if there is none of this number.
-    ///
-    /// # Safety
-    /// Nobody else may use the slot.
-    #[inline]
-    pub(super) unsafe fn free_slot_of_any(&self, own: usize, at: NonNull<u8>) {
-        let slab = self.record(self.offset_of(at) / SLAB);
-        // SAFETY: the slab has a slot of the caller's, so no thread gives it to another shard.
-        unsafe {
-            let shard = usize::from((*slab).shard);
-            if shard == own { self.free_slot(shard, at) } else { self.return_slot(shard, at) }
         }
     }
 
@@ -284,9 +273,9 @@ impl Space {
         body(unsafe { &mut *self.header().ends.get() })
     }
 
-    /// A slot for a small layout, from the shard of the calling thread.
+    /// A slot for a small layout, from the shard of the calling thread, if the first slab of its list has one.
     #[inline]
-    pub(super) fn take_slot(&self, shard: usize, layout: Layout) -> Option<NonNull<u8>> {
+    pub(super) fn take_free_slot(&self, shard: usize, layout: Layout) -> Option<NonNull<u8>> {
         let class = class_of(slot_size(layout));
         // SAFETY: the caller has the shard, and with it the records of its slabs. Nobody changes record 0, which has no
         // free slot. A free slot is memory of the heap that begins with an offset.
@@ -295,7 +284,7 @@ impl Space {
             let slab = self.record(first);
             let free = (*slab).free;
             if free == NONE {
-                return self.make_slots(shard, layout);
+                return None;
             }
             let slot = self.at(first, free as usize);
             (*slab).free = slot.cast::<u32>().read();
@@ -304,8 +293,7 @@ impl Space {
         }
     }
 
-    /// As [`Space::take_slot`], when the first slab of the list has no free slot.
-    #[cold]
+    /// Makes slots for a small layout free, and takes one.
     fn make_slots(&self, shard: usize, layout: Layout) -> Option<NonNull<u8>> {
         let class = class_of(slot_size(layout));
         let list = &self.header().returned[shard].0;
@@ -319,7 +307,7 @@ impl Space {
             }
         }
         let size = size_of_class(class);
-        // SAFETY: as in `take_slot`. Bytes of a slab from `fresh` on are no slots yet.
+        // SAFETY: as in `take_free_slot`. Bytes of a slab from `fresh` on are no slots yet.
         unsafe {
             loop {
                 let mut first = *self.first(shard, class) as usize;
@@ -341,24 +329,48 @@ impl Space {
                     (*slab).free = fresh as u32;
                     (*slab).fresh = (fresh + count * size) as u32;
                 }
-                return self.take_slot(shard, layout);
+                return self.take_free_slot(shard, layout);
             }
         }
     }
 
+    /// Frees a slot if its slab belongs to the calling thread's shard, and remains where it is in the lists.
+    ///
     /// # Safety
-    /// The calling thread must have the shard, and with it the slot, which nobody else uses.
+    /// The calling thread must have the shard, and nobody else may use the slot.
     #[inline]
-    unsafe fn free_slot(&self, shard: usize, at: NonNull<u8>) {
+    pub(super) unsafe fn put_back_slot(&self, shard: usize, at: NonNull<u8>) -> bool {
         let offset = self.offset_of(at);
         let slab = self.record(offset / SLAB);
-        // SAFETY: the slot and the record belong to the caller.
+        // SAFETY: the slab has a slot of the caller's, so no thread gives it to another shard. If the shard is the
+        // caller's, so is the rest of the record.
         unsafe {
+            if usize::from((*slab).shard) != shard
+                || !(*slab).is_listed
+                || (*slab).used == 1 && ((*slab).next | (*slab).prev) != 0
+            {
+                return false;
+            }
             at.cast::<u32>().write((*slab).free);
             (*slab).free = (offset % SLAB) as u32;
             (*slab).used -= 1;
-            if (*slab).used == 0 || !(*slab).is_listed {
-                self.list_or_give_up(shard, slab);
+        }
+        true
+    }
+
+    /// # Safety
+    /// The calling thread must have the shard, and with it the slot, which nobody else uses.
+    unsafe fn free_slot(&self, shard: usize, at: NonNull<u8>) {
+        let slab = self.record(self.offset_of(at) / SLAB);
+        // SAFETY: the slot and the record belong to the caller.
+        unsafe {
+            if !(*slab).is_listed {
+                self.list(shard, slab);
+            }
+            if !self.put_back_slot(shard, at) {
+                // It has no other slot in use, and is not the only one of its list.
+                self.unlist(slab);
+                self.at_ends(|ends| (*slab).next = core::mem::replace(&mut ends.spare, self.number_of(slab)));
             }
         }
     }
@@ -382,41 +394,26 @@ impl Space {
         }
     }
 
-    /// Lists a slab that has a free slot again. If it has no other ones, and is not the only slab of its list, gives it
-    /// up.
-    ///
-    /// # Safety
-    /// The calling thread must have the shard of the slab.
-    #[cold]
-    unsafe fn list_or_give_up(&self, shard: usize, slab: *mut Slab) {
-        // SAFETY: the records of the slabs in a list belong to the caller.
-        unsafe {
-            if !(*slab).is_listed {
-                self.list(shard, slab);
-            }
-            if (*slab).used == 0 && ((*slab).next != 0 || (*slab).prev != 0) {
-                self.unlist(slab);
-                self.at_ends(|ends| (*slab).next = core::mem::replace(&mut ends.spare, self.number_of(slab)));
-            }
-        }
-    }
-
     fn number_of(&self, slab: *mut Slab) -> u32 {
         ((slab.addr() - self.slabs.addr().get()) / size_of::<Slab>()) as u32
     }
 
-    /// Puts a slab at the front of the list of its shard and class.
+    /// Puts a slab into the list of its shard and class, behind the first one. So it gets more free slots before it is
+    /// used.
     ///
     /// # Safety
     /// The calling thread must have the shard, and the slab must be in no list.
     unsafe fn list(&self, shard: usize, slab: *mut Slab) {
         // SAFETY: the records of the slabs in a list belong to the caller.
         unsafe {
-            let first = self.first(shard, usize::from((*slab).class)).replace(self.number_of(slab));
-            if first != 0 {
-                (*self.record(first as usize)).prev = self.number_of(slab);
+            let list = self.first(shard, usize::from((*slab).class));
+            let prev = *list;
+            let to_this = if prev == 0 { list } else { &raw mut (*self.record(prev as usize)).next };
+            let next = to_this.replace(self.number_of(slab));
+            if next != 0 {
+                (*self.record(next as usize)).prev = self.number_of(slab);
             }
-            ((*slab).next, (*slab).prev, (*slab).is_listed) = (first, 0, true);
+            ((*slab).next, (*slab).prev, (*slab).is_listed) = (next, prev, true);
         }
     }
 
@@ -475,15 +472,18 @@ impl Space {
                     if let Some(at) = ends.large.try_allocate(layout) {
                         return Some(at);
                     }
-                    let left = ends.high - ends.low;
+                    let (left, begin) = (ends.high - ends.low, self.at(0, ends.low));
+                    // The free part of the memory of `large` that lies just below the free space.
+                    let free =
+                        ends.large_end.map_or(0, |end| end.addr().get() - ends.large.reserved(end).up_to.addr().get());
                     // `talc` may refuse a gap of the layout's own class, whose gaps differ by an eighth.
                     let needed = layout.size() + layout.align();
-                    let step = (needed + layout.size() / 8 + STEP).next_multiple_of(STEP).min(left);
+                    let wanted = (needed + layout.size() / 8).saturating_sub(free) + STEP;
+                    let step = wanted.next_multiple_of(STEP).min(left);
                     // An allocation that is too large leaves the free space to others.
-                    if left < needed {
+                    if left == 0 || left + free < needed {
                         return None;
                     }
-                    let begin = self.at(0, ends.low);
                     let claimed = match ends.large_end {
                         Some(end) => Some(ends.large.extend(end, begin.wrapping_add(step))),
                         None => ends.large.claim(begin, step),

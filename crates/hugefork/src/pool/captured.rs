@@ -17,6 +17,7 @@
 //! |---|---|
 //! | of a block that only the region holds, or no longer maps | when the last fork or snapshot with the block goes |
 //! | that no snapshot has any more | when blocks are short (unheld.rs) |
+//! | of a snapshot that has lost the block below (snapshot/revoke.rs) | when blocks are short |
 //!
 //! After the first kind of drop, the next snapshot writes the pages back into their block. After the second kind, it
 //! captures them anew.

@@ -381,14 +381,14 @@ impl Visit<'_> {
         self.list.regions.iter().map(Member::holder)
     }
 
-    /// The page sets of all regions and snapshots.
+    /// The page sets of all snapshots, and then those of all regions.
     pub(super) fn sets(&self) -> impl Iterator<Item = &dyn SetHolder> {
         let List { regions, orphans } = self.list;
-        let of_regions = regions.iter().map(|member| member.sets);
         let snapshots = regions.iter().map(|member| &member.snapshots).chain([orphans]);
         let of_snapshots = snapshots.flat_map(|snapshots| &snapshots.0).map(|snapshot| snapshot.sets);
+        let sets = of_snapshots.chain(regions.iter().map(|member| member.sets));
         // SAFETY: they stay in place until their holder is removed from the list, and it is still in the list.
-        of_regions.chain(of_snapshots).filter_map(|sets| Some(unsafe { sets?.as_ref() }))
+        sets.filter_map(|sets| Some(unsafe { sets?.as_ref() }))
     }
 
     /// The region `id`, if it is still alive.

@@ -1,11 +1,11 @@
 //! Reclaim makes room in a full pool, and trim gives memory of free blocks back to the system.
 //!
 //! ```text
-//!   drop_unheld   pages captured for snapshots that are gone        ─▶ free blocks (captured.rs)
-//!                 pages over a block that one snapshot holds        ─▶ that block (snapshot/pages.rs)
-//!   drop_zeros    blocks of zeros that only a snapshot holds        ─▶ free blocks
-//!   drop_lazy     lazily freed blocks of all regions, oldest first  ─▶ free blocks (region/free/reclaim.rs)
-//!   trim          free blocks                                       ─▶ memory of the system
+//!   drop_unheld   pages of snapshots that are gone or lost the block ─▶ free blocks (captured.rs)
+//!                 pages over a block that one snapshot holds         ─▶ that block (snapshot/pages.rs)
+//!   drop_zeros    blocks of zeros that only a snapshot holds         ─▶ free blocks
+//!   drop_lazy     lazily freed blocks of all regions, oldest first   ─▶ free blocks (region/free/reclaim.rs)
+//!   trim          free blocks                                        ─▶ memory of the system
 //! ```
 
 use std::ops::Range;
@@ -105,8 +105,8 @@ impl<S: Sys> PoolCore<S> {
         visit.members().map(Holder::drop_zeros).sum()
     }
 
-    /// Drops pages that were captured for snapshots that are gone, and pages of a snapshot for which a block that it
-    /// alone holds has room. Returns how many blocks came back. Not for fault handlers.
+    /// Drops pages that were captured for snapshots that are gone or that have lost the block below, and pages for which
+    /// a block that their snapshot alone holds has room. Returns how many blocks came back. Not for fault handlers.
     pub(crate) fn drop_unheld(&self) -> usize {
         let (before, _dropping) = (self.slots.given_back(), self.unheld.dropping.lock());
         if self.unheld.may_be_any.swap(false, Ordering::SeqCst) && !self.drop_sets(UNHELD) {

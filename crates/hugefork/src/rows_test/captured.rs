@@ -80,6 +80,26 @@ fn a_page_that_stays_is_held_once_and_goes_with_its_last_snapshot() {
 }
 
 #[test]
+fn pages_over_a_block_that_was_taken_away_make_room() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 5);
+        region.write(G::BLOCK + at(1), 1);
+        let later = region.snapshot();
+        let (rest, another) = (world.fill(), world.region(1));
+        assert!(!world.pool.make_room() && region.revoke_from_others(EntryIndex(0)));
+        assert!(held.iter().all(|frozen| frozen.is_revoked()) && later.is_revoked());
+        // The page over the other block stays.
+        assert!(!world.pool.make_room());
+        assert_eq!((slots(world), read_at(&later, G::BLOCK + at(1))), (1, Ok(1)));
+        assert!(region.revoke_from_others(EntryIndex(1)) && world.pool.make_room());
+        assert_eq!(slots(world), 0);
+        another.prepare_write(0..1).unwrap();
+        drop((rest, held));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+#[test]
 fn a_block_whose_pages_were_mostly_captured_is_copied_behind_the_snapshot() {
     fn row<G: Ground>(world: &World<G>) {
         let (region, mut held) = history(world, 2);

@@ -178,27 +178,31 @@ impl<S: Sys> SnapshotCore<S> {
 }
 
 impl<S: Sys> SetHolder for SnapshotCore<S> {
-    /// Moves pages over a block into the block itself where nobody else holds it any more. They then take no memory of
-    /// their own.
+    /// Drops the sets over blocks that were taken away. Moves pages over a block into the block itself where nobody else
+    /// holds it any more: they then take no memory of their own.
     fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool {
         let has_some = wanted & UNHELD != 0 && self.has_room_for_pages();
         for index in (0..if has_some { self.entries.len() } else { 0 }).map(EntryIndex) {
             let alone = self.lock.exclusive();
-            let (mut sets, block) = (self.sets(), self.entries.get(index).block());
-            let set = sets.as_mut().and_then(|sets| sets[index.0].as_ref());
-            let Some((set, block)) = set.zip(block) else { continue };
-            // A new holder takes its reference under this lock, so the count cannot rise meanwhile.
-            if frames.references(block) != 1 && !seeded!("pages-moved-into-a-block-of-two") {
+            let (mut sets, entry) = (self.sets(), self.entries.get(index));
+            let Some(set) = sets.as_mut().and_then(|sets| sets[index.0].as_ref()) else { continue };
+            if let Some(block) = entry.block() {
+                // A new holder takes its reference under this lock, so the count cannot rise meanwhile.
+                if frames.references(block) != 1 && !seeded!("pages-moved-into-a-block-of-two") {
+                    continue;
+                }
+                for (at, page) in set.pages() {
+                    // SAFETY: the page lies in the block. Readers hold a block while they read it, so there is none
+                    // now. Where the snapshot's addresses show the block, copies of the set's pages cover what is
+                    // written.
+                    unsafe { self.pool().direct(block).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
+                }
+            } else if entry != Entry::Revoked {
                 continue;
             }
-            for (at, page) in set.pages() {
-                // SAFETY: the page lies in the block. Readers hold a block while they read it, so there is none now.
-                // Where the snapshot's addresses show the block, copies of the set's pages cover what is written.
-                unsafe { self.pool().direct(block).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
-            }
-            let moved = sets.as_mut().and_then(|sets| sets[index.0].take());
+            let useless = sets.as_mut().and_then(|sets| sets[index.0].take());
             drop((sets, alone));
-            drop(moved);
+            drop(useless);
         }
         true
     }

@@ -27,7 +27,10 @@ impl<S: Sys> SnapshotCore<S> {
         }
         // The count rises before the entry changes, so a reader that sees the entry revoked also sees that count.
         let count = || _ = self.revoked.fetch_add(1, Ordering::Release);
-        self.store(locked, index, Entry::Revoked, count).is_ok()
+        let revoked = self.store(locked, index, Entry::Revoked, count).is_ok();
+        // The pages over the block are of no use any more (pages.rs).
+        self.pool().unheld.note();
+        revoked
     }
 
     /// Stores an entry, after its addresses show the same, if the bytes have addresses. Calls `count` before. If the

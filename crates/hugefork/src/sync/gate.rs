@@ -89,11 +89,21 @@ impl Gate {
     /// Enters, or enters once more. Waits while the gate is closed, unless the thread is inside already.
     #[inline]
     pub(crate) fn enter(&self, seat: &Seat) {
-        let depth = seat.depth.load(Ordering::Relaxed);
-        seat.depth.store(depth + 1, Ordering::Relaxed);
-        if depth == 0 && !self.is_open() {
+        if !self.enter_if_open(seat) {
             self.enter_later(seat);
         }
+    }
+
+    /// Enters, or enters once more. False if the gate is closed and the thread is outside.
+    #[inline]
+    pub(crate) fn enter_if_open(&self, seat: &Seat) -> bool {
+        let depth = seat.depth.load(Ordering::Relaxed);
+        seat.depth.store(depth + 1, Ordering::Relaxed);
+        if depth > 0 || self.is_open() {
+            return true;
+        }
+        self.leave(seat);
+        false
     }
 
     /// Whether the gate is open. Its fence makes the seat's last store visible to a closing thread, or the closed gate
@@ -111,12 +121,11 @@ impl Gate {
         loop {
             // In a fork(2) child the gate may stay closed for good, and no snapshot is taken.
             if is_forked_child() {
+                seat.depth.store(1, Ordering::Relaxed);
                 return;
             }
-            self.leave(seat);
             wait(&self.state, CLOSED);
-            seat.depth.store(1, Ordering::Relaxed);
-            if self.is_open() {
+            if self.enter_if_open(seat) {
                 return;
             }
         }
@@ -148,6 +157,7 @@ impl Gate {
     }
 
     #[cold]
+    #[inline(never)]
     fn tell(&self, seat: &Seat) {
         wake(&seat.depth, u32::MAX >> 1);
     }

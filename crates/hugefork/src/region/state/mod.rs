@@ -31,5 +31,7 @@ mod unresolved;
 pub(super) use dirty_list::{DirtyList, Page};
 
 pub(crate) use self::core::RegionCore;
+#[cfg(feature = "heap")]
+pub(crate) use operations::is_this_thread_between;
 pub(crate) use operations::{BetweenOperations, HeldOperations, OperationsCore, ThreadSeat};
 pub(crate) use unresolved::Unresolved;

@@ -19,6 +19,7 @@
 //!              └── gives up ─────▲
 //! ```
 
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,8 @@ use super::core::RegionCore;
 use crate::mem::{EngineArc, EngineBox, EngineVec, Own};
 use crate::sync::{Engaged, Fences, Gate, NotClosed, Seat, wait_at_most};
 use crate::sys::Sys;
+#[cfg(feature = "heap")]
+use crate::sys::linux::owner;
 use crate::sys::linux::{barrier, threads};
 use crate::types::error::RegionError;
 
@@ -113,13 +116,33 @@ impl HeldOperations {
     }
 }
 
-/// While this lives, no thread is inside an operation.
+thread_local! {
+    /// The number of [`BetweenOperations`] of the thread.
+    static CLOSED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While this lives, no thread is inside an operation. Stays on its thread.
 pub(crate) struct BetweenOperations<'a> {
     operations: &'a OperationsCore,
 }
 
+impl<'a> BetweenOperations<'a> {
+    fn new(operations: &'a OperationsCore) -> BetweenOperations<'a> {
+        CLOSED.set(CLOSED.get() + 1);
+        BetweenOperations { operations }
+    }
+}
+
+/// Whether the calling thread keeps threads from entering operations. If it entered one itself, it could wait for ever.
+#[cfg(feature = "heap")]
+#[inline]
+pub(crate) fn is_this_thread_between() -> bool {
+    CLOSED.get() > 0 && !owner::is_forked_child()
+}
+
 impl Drop for BetweenOperations<'_> {
     fn drop(&mut self) {
+        CLOSED.set(CLOSED.get() - 1);
         let empty = Instant::now();
         self.operations.gate.open();
         let mut room = self.operations.room();
@@ -193,6 +216,13 @@ impl OperationsCore {
         self.gate.enter(&seat.seat);
     }
 
+    /// Enters an operation, unless a cut keeps threads from entering.
+    #[cfg(feature = "heap")]
+    #[inline]
+    pub(crate) fn enter_if_open(&self, seat: &ThreadSeat) -> bool {
+        self.gate.enter_if_open(&seat.seat)
+    }
+
     /// Leaves an operation. False if the thread is in none.
     #[inline]
     pub(crate) fn leave(&self, seat: &ThreadSeat) -> bool {
@@ -230,7 +260,7 @@ impl OperationsCore {
         let error = match closed {
             Ok(()) => {
                 room.closing = Closing::Cut;
-                return Ok(BetweenOperations { operations: self });
+                return Ok(BetweenOperations::new(self));
             }
             Err(NotClosed::NoFence(error)) => RegionError::System(error),
             Err(NotClosed::Inside(inside)) => {
