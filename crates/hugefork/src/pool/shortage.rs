@@ -105,8 +105,9 @@ impl<S: Sys> PoolCore<S> {
         visit.members().map(Holder::drop_zeros).sum()
     }
 
-    /// Drops pages that were captured for snapshots that are gone or that have lost the block below, and pages for which
-    /// a block that their snapshot alone holds has room. Returns how many blocks came back. Not for fault handlers.
+    /// Drops pages that were captured for snapshots that are gone or that have lost the block below, and pages for
+    /// which a block that their snapshot alone holds has room. Returns how many blocks came back. Not for fault
+    /// handlers.
     pub(crate) fn drop_unheld(&self) -> usize {
         let (before, _dropping) = (self.slots.given_back(), self.unheld.dropping.lock());
         if self.unheld.may_be_any.swap(false, Ordering::SeqCst) && !self.drop_sets(UNHELD) {

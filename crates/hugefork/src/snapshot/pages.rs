@@ -178,8 +178,8 @@ impl<S: Sys> SnapshotCore<S> {
 }
 
 impl<S: Sys> SetHolder for SnapshotCore<S> {
-    /// Drops the sets over blocks that were taken away. Moves pages over a block into the block itself where nobody else
-    /// holds it any more: they then take no memory of their own.
+    /// Drops the sets over blocks that were taken away. Moves pages over a block into the block itself where nobody
+    /// else holds it any more: they then take no memory of their own.
     fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool {
         let has_some = wanted & UNHELD != 0 && self.has_room_for_pages();
         for index in (0..if has_some { self.entries.len() } else { 0 }).map(EntryIndex) {
