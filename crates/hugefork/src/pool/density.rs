@@ -9,7 +9,7 @@
 //! | 39 | [`dense_pages`]: the next write to the block copies the whole block |
 //! | 97 | [`left_to_writer_pages`]: the writer copies the block at once |
 //! | 128 | [`most_captured_pages`]: where writes are not tracked, a snapshot copies the block, and no pages |
-//! | 384 | [`mostly_captured_pages`]: the maintenance thread copies the block beside a history |
+//! | 384 | [`mostly_captured_pages`]: a snapshot or the maintenance thread copies the block beside a history |
 //!
 //! All but the last two are fractions of [`dense_pages`], which weighs the costs of the two ways of copying. With other
 //! fractions, `bench snapshot`, `bench anon-cow-seq` and paced writes were slower.
@@ -43,7 +43,8 @@ pub(crate) fn left_to_writer_pages(size: BlockSize) -> usize {
     dense_pages(size) * 5 / 2
 }
 
-/// With more captured pages, the maintenance thread copies the block: the copy takes as much memory as the next
+/// With more pages that were written since the last snapshot, a snapshot copies the block, which takes less time than
+/// the pages. With more captured pages, the maintenance thread copies it: the copy takes as much memory as the next
 /// captures would.
 pub(crate) fn mostly_captured_pages(size: BlockSize) -> usize {
     size.bytes() / BASE_PAGE / 4 * 3

@@ -77,6 +77,8 @@ pub(crate) struct Maintenance {
     is_cut: AtomicBool,
     /// The blocks that copies may take although several snapshots keep one. The next cut needs the others for pages.
     spare: AtomicUsize,
+    /// Whether a copy found none of them.
+    lacks_spare: AtomicBool,
     /// The start of the present observation of the program's pace.
     observed_from: Mutex<Moment>,
 }
@@ -119,7 +121,9 @@ impl Maintenance {
 
     /// Takes one of the blocks that the next cut does not need. False if there is none.
     pub(crate) fn take_spare(&self) -> bool {
-        self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spare| spare.checked_sub(1)).is_ok()
+        let taken = self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spare| spare.checked_sub(1));
+        self.lacks_spare.store(taken.is_err(), Ordering::Relaxed);
+        taken.is_ok()
     }
 
     /// Notes whether memory is short. While it is, nothing is promoted. When it becomes short, the thread at once
@@ -292,7 +296,7 @@ impl<S: Sys> PoolCore<S> {
             let _signals = SignalsBlocked::new();
             self.drop_zeros();
         }
-        if self.blocks_beside(next_cut) == 0 {
+        if self.maintenance.lacks_spare.swap(false, Ordering::Relaxed) {
             self.drop_unheld();
         }
         self.maintenance.set_spare(self.blocks_beside(next_cut));

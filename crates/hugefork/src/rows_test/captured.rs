@@ -100,11 +100,27 @@ fn pages_over_a_block_that_was_taken_away_make_room() {
 }
 
 #[test]
+fn pages_that_were_mostly_written_since_the_last_snapshot_are_a_block_of_its_own() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 2);
+        let (free, most) = (world.free(), density::mostly_captured_pages(world.pool.block_size));
+        (0..=most + 1).for_each(|page| region.write(at(page), 7));
+        let later = region.snapshot();
+        assert_eq!((world.free(), slots(world)), (free - 1, 1), "what was captured stays the earlier snapshot's");
+        assert!((0..=most + 1).all(|page| read_at(&later, at(page)) == Ok(7)));
+        assert_eq!((written(&held[1], 3), written(&held[0], 3)), (vec![1, 0], vec![0, 0]));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+#[test]
 fn a_block_whose_pages_were_mostly_captured_is_copied_behind_the_snapshot() {
     fn row<G: Ground>(world: &World<G>) {
         let (region, mut held) = history(world, 2);
         let most = density::mostly_captured_pages(world.pool.block_size);
-        (0..=most).for_each(|page| region.write(at(page), 7));
+        (0..=most / 2).for_each(|page| region.write(at(page), 7));
+        drop(region.snapshot());
+        (most / 2 + 1..=most).for_each(|page| region.write(at(page), 7));
         held.push(region.snapshot());
         let (free, copies) = (world.free(), copied(&region));
         assert_eq!(slots(world), most + 2, "the first page was captured twice");

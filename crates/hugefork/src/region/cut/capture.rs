@@ -6,8 +6,9 @@
 //!   otherwise: each private page ─▶ as in the last set?  yes: the slot of that set  no: a new slot ─▶ a new set
 //! ```
 //! So a capture costs as much as was written, however many snapshots hold the block, and some nanoseconds for each
-//! other page of a set that changes. A block that a limit charges as a whole is copied instead. A reservation of a
-//! block stays, and pays for the copy if no slot is left.
+//! other page of a set that changes. If most pages of a block were written since ([`density::mostly_captured_pages`]),
+//! it is copied instead, and so is a block that a limit charges as a whole. A reservation of a block stays, and pays
+//! for the copy if no slot is left.
 //!
 //! If the kernel tracks writes, no writer is kept off, and CoW mappings stay writable. A page is marked and then
 //! copied. Only pages without a mark are visited: those that were written since. Pages that lose their mark before the
@@ -133,8 +134,19 @@ impl<S: Sys> RegionCore<S> {
         window: Option<&WindowsGuard<'_>>,
     ) -> Result<bool, Unresolved> {
         let Patched { index, pages } = patched;
-        let most = self.most_captured(looks, window.is_some());
-        let count = if self.captured.has_all_marked(index) { self.captured.pages_of(index) } else { pages };
+        let size = self.pool().block_size;
+        let known = self.captured.has_all_marked(index).then(|| self.captured.pages_of(index));
+        // The number of pages that decides, its limit, and the most pages of the set.
+        let (count, most, most_of_set) = match looks {
+            _ if window.is_some() => (0, 0, usize::MAX),
+            Looks::Protected => {
+                let most = density::most_captured_pages(size);
+                (known.unwrap_or(pages), most, most)
+            }
+            Looks::Marked(_) => {
+                (pages.saturating_sub(known.unwrap_or(0)), density::mostly_captured_pages(size), usize::MAX)
+            }
+        };
         if !self.may_capture() || count > most {
             return Ok(false);
         }
@@ -146,7 +158,7 @@ impl<S: Sys> RegionCore<S> {
             return Ok(true);
         }
         let Some(window) = window.or(own.as_ref()) else { return Ok(false) };
-        let captured = self.capture_pages(window, index, looks, free, most);
+        let captured = self.capture_pages(window, index, looks, free, most_of_set);
         if !matches!(captured, Ok(Some(_))) {
             // The marks may say of some pages that they were not written, while the last set has older bytes of them.
             self.captured.forget(index);
@@ -300,14 +312,5 @@ impl<S: Sys> RegionCore<S> {
             && !self.shows_by_page()
             && self.accounts.has_cow_mappings()
             && (self.captured.are_any() || are_shared())
-    }
-
-    /// The most pages that are captured over one block. With more pages, the block is copied, unless writers wait.
-    fn most_captured(&self, looks: Looks<'_>, do_writers_wait: bool) -> usize {
-        let size = self.pool().block_size;
-        match looks {
-            Looks::Protected if !do_writers_wait => density::most_captured_pages(size),
-            Looks::Protected | Looks::Marked(_) => size.bytes() / BASE_PAGE,
-        }
     }
 }
