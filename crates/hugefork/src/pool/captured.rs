@@ -89,8 +89,6 @@ pub(crate) struct Turn<'a, S: Sys> {
 impl<S: Sys> Drop for Turn<'_, S> {
     fn drop(&mut self) {
         drop(self.guard.take());
-        // This turn may have made new sets, and it has kept other threads from dropping old ones.
-        self.pool.unheld.note();
         self.captured.drop_sets(0, &self.pool.frames);
     }
 }
@@ -442,6 +440,8 @@ impl<S: Sys> Captured<S> {
         let engaged = Engaged::new();
         let guard = self.freezing.lock();
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
+        // Before this turn makes sets.
+        pool.unheld.note();
         Turn { number, captured: self, pool, guard: Some(guard), _engaged: engaged }
     }
 
@@ -451,6 +451,7 @@ impl<S: Sys> Captured<S> {
         let engaged = Engaged::new();
         let guard = self.freezing.try_lock()?;
         let number = self.turns.load(Ordering::Relaxed);
+        pool.unheld.note();
         Some(Turn { number, captured: self, pool, guard: Some(guard), _engaged: engaged })
     }
 
