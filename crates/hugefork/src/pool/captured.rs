@@ -466,7 +466,8 @@ impl<S: Sys> Captured<S> {
 impl<S: Sys> SetHolder for Captured<S> {
     /// Adds `wanted` to the kinds of sets to drop, and drops them.
     fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool {
-        if !self.has_room.load(Ordering::Relaxed) {
+        // A thread that has the turn may be making the first sets.
+        if !self.freezing.is_taken() && !self.has_room.load(Ordering::Relaxed) {
             return true;
         }
         self.wanted.fetch_or(wanted, Ordering::SeqCst);
@@ -478,7 +479,8 @@ impl<S: Sys> SetHolder for Captured<S> {
             drop(turn);
             fence(Ordering::SeqCst);
         }
-        true
+        // Another thread may have found these kinds wanted, and be dropping them.
+        !self.freezing.is_taken()
     }
 }
 
