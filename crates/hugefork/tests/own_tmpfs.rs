@@ -71,7 +71,8 @@ fn is_never() -> bool {
 /// A pool in a tmpfs under any setting, because it asks not to be swapped. Before Linux 6.4, under `never` alone.
 fn pool(blocks: usize) -> Pool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let is_old = release.starts_with("5.") || ["6.0.", "6.1.", "6.2.", "6.3."].iter().any(|old| release.starts_with(old));
+    let is_old =
+        release.starts_with("5.") || ["6.0.", "6.1.", "6.2.", "6.3."].iter().any(|old| release.starts_with(old));
     let swap = if is_old { Swap::Allowed } else { Swap::Refused };
     let builder = Pool::builder().capacity(blocks * BLOCK).swap(swap).fallback(Fallback::Refused).exports(true);
     let pool = builder.build().unwrap();
