@@ -192,8 +192,8 @@ programs() {
         # `cargo test --workspace` has built that already.
         what=(--workspace)
     else
-        # The library in the command is not tried.
-        export CARGO_PROFILE_RELEASE_OPT_LEVEL=0
+        # The library in the command is not tried, and nothing is debugged.
+        export CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0
     fi
     if [ "$processor" = arm64 ]; then
         compiler=aarch64-linux-gnu-gcc strip=aarch64-linux-gnu-strip libraries=/usr/aarch64-linux-gnu/lib loader=lib/ld-linux-aarch64.so.1
@@ -204,7 +204,7 @@ programs() {
     rm -rf "$folder"
     mkdir -p "$folder"/{bin,lib,lib64,proc,sys,dev,tmp,tests}
     cargo test --quiet "${what[@]}" --no-run --message-format=json >"$built" || exit
-    unset CARGO_PROFILE_RELEASE_OPT_LEVEL
+    unset CARGO_PROFILE_RELEASE_OPT_LEVEL CARGO_PROFILE_DEV_DEBUG
     sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$built" | while read -r file; do
         case ${file##*/} in
             hugefork) cp "$file" "$folder/bin/" ;;
@@ -273,7 +273,7 @@ else
     engine resets --exact reset::what_has_changed_is_exact_after_a_reset reset::several::a_region_cannot_go_back_twice \
         reset::several::a_reset_of_several_regions_says_how_far_it_came reset::system_calls_write_to_what_was_prepared
     engine exports --exact export::a_child_of_exec_reads_what_was_exported_and_writes_for_itself \
-        export::a_child_of_exec_reads_pages_that_a_history_holds_and_they_take_no_block export::nothing_can_be_changed_through_the_descriptor
+        export::a_child_of_exec_reads_pages_that_a_history_holds_and_they_take_no_block
     one step own-tmpfs /tests/own_tmpfs --nocapture root_mounts anybody_has_one who_has_a_strict_umask
     one step keep /tests/keeping --nocapture --test-threads=1
     one step c c-first-steps
