@@ -55,7 +55,8 @@ HEAD
     done
     awk -v names="${all[*]}" '
         FNR == 1 { name = FILENAME; sub(/.*\//, "", name); sub(/(-all)?\.log$/, "", name) }
-        /^guest: kernel / { kernel[name] = $3 }
+        # The firmware has left the beginning of this line.
+        /guest: kernel / { kernel[name] = $NF }
         /^ *"name": / { check = $2; gsub(/[",]/, "", check) }
         /^ *"status": / { status = $2; gsub(/[",]/, "", status); if (check != "") says[name, check] = status }
         /^ *"found": / { found = $0; sub(/^ *"found": "/, "", found); sub(/",?$/, "", found); words[name, check] = found; check = "" }
@@ -69,8 +70,8 @@ HEAD
             if (kind == "all" && !(name in well)) return "not run"
             if (kind == "all")
                 return well[name] " passed, " partly[name] + 0 " of them in part; " badly[name] + 0 " failed" (name in minutes ? "" : "; not all ran")
-            if (!done[name]) return "not run"
-            if (kind == "step") return (name, key) in verdict ? verdict[name, key] : "–"
+            if (kind == "step") return (name, key) in verdict ? verdict[name, key] : done[name] ? "–" : "not run"
+            if (!((name, "backing") in says)) return "not run"
             if (kind == "words") return says[name, key] == "fail" ? "refused" : words[name, key]
             if (says[name, "backing"] == "fail") return "–"
             if (kind == "tracking") return words[name, "page-grain"] ~ /kernel tracks writes/ ? "yes" : "no"
@@ -117,7 +118,7 @@ HEAD
             lack("system-calls", "System calls that write into a region may fail with `EFAULT` while pages are written back")
             lack("run-pool", "`hugefork run --pool` runs programs unchanged")
             for (i = 1; i <= count; i++)
-                if (done[order[i]] && says[order[i], "backing"] == "fail") print "* " kernel[order[i]] ": " words[order[i], "backing"] "."
+                if (says[order[i], "backing"] == "fail") print "* " kernel[order[i]] ": " words[order[i], "backing"] "."
         }' "${logs[@]}" /dev/null
 }
 if [ -n "$table" ]; then
