@@ -230,9 +230,10 @@ export PATH=/bin HOME=/tmp NO_COLOR=1
 
 # one KIND NAME COMMAND...: runs it, and prints its verdict, what it skips, and what it says if it fails.
 one() {
-    kind=$1 name=$2 said=/tmp/said.$$ begin=$(date +%s)
+    kind=$1 name=$2 said=/tmp/said.$$ begin=$(date +%s) most=1200
     shift 2
-    timeout 1200 "$@" >$said 2>&1 </dev/null
+    [ $kind = test ] || most=300
+    timeout $most "$@" >$said 2>&1 </dev/null
     status=$? seconds=$(($(date +%s) - begin))
     grep -o 'skipped: .*' $said | sort -u | sed "s/^/guest:   $name /"
     if [ $status != 0 ]; then
