@@ -3,7 +3,8 @@
  * fraction of a millisecond, and all threads go on writing meanwhile.
  *
  * Linux 5.14 or newer (6.1 for huge pages without any setting, 6.7 for copies of
- * single pages) on x86-64. C99 or newer, C++11 or newer.
+ * single pages) on x86-64, or on aarch64, which was tried in an emulator only; with pages
+ * of 4 KiB. C99 or newer, C++11 or newer.
  *
  *     hf_pool_options options = HF_POOL_OPTIONS_INIT;
  *     hf_pool *pool;

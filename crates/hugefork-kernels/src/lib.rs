@@ -9,7 +9,7 @@
 //!   everything outside a window around the target first and past the cache, and the window last and through the cache;
 //! * a [`Primitive`]: `rep stosb`/`rep movsb`, SSE2, AVX2 and AVX-512 stores, cached or
 //!   non-temporal, `clzero`, and the portable `memset`/`memcpy`, which is the only primitive on
-//!   architectures other than x86-64 and (untested) aarch64. A primitive exists only on a machine
+//!   architectures other than x86-64 and (never measured) aarch64. A primitive exists only on a machine
 //!   that can run it; a [`PrimitiveName`] exists everywhere;
 //! * a [`Kernel`]: an order and primitives together, with the size of the window and the [`Side`]
 //!   of the target on which the window lies;

@@ -61,7 +61,7 @@
 //! changes, and `?` turns each into an `io::Error`.
 //!
 //! # Units
-//! Sizes and offsets are bytes. Needs Linux 5.14, x86-64 (aarch64: untested).
+//! Sizes and offsets are bytes. Needs Linux 5.14 with 4 KiB pages on x86-64 or aarch64 (tried in an emulator only).
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 

@@ -9,7 +9,7 @@ use crate::pool::kernels;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::own_tmpfs::{self, Swap};
 pub use crate::sys::linux::pressure::PressureError;
-use crate::sys::linux::{arena, hold};
+use crate::sys::linux::{arena, hold, track_writes};
 use crate::types::error::BuildError;
 use crate::units::HUGE_PAGE;
 
@@ -50,4 +50,10 @@ pub fn no_own_tmpfs() -> Option<String> {
 /// ```
 pub fn no_waiting() -> Option<String> {
     hold::Holder::open().err().map(|why| why.to_string())
+}
+
+/// Whether the kernel reports which pages were written since a snapshot (Linux 6.14). If not, each snapshot that is
+/// held beside an older one keeps writers off while it looks for them.
+pub fn tracks_writes() -> bool {
+    track_writes::open().is_some()
 }

@@ -90,8 +90,6 @@ pub(crate) struct Turn<'a, S: Sys> {
 impl<S: Sys> Drop for Turn<'_, S> {
     fn drop(&mut self) {
         drop(self.guard.take());
-        // This turn may have made new sets, and it has kept other threads from dropping old ones.
-        self.pool.unheld.note();
         self.captured.drop_sets(0, &self.pool.frames);
     }
 }
@@ -425,6 +423,8 @@ impl<S: Sys> Captured<S> {
         let engaged = Engaged::new();
         let guard = self.freezing.lock();
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
+        // Before this turn makes sets.
+        pool.unheld.note();
         Turn { number, captured: self, pool, guard: Some(guard), _engaged: engaged }
     }
 
@@ -434,6 +434,7 @@ impl<S: Sys> Captured<S> {
         let engaged = Engaged::new();
         let guard = self.freezing.try_lock()?;
         let number = self.turns.load(Ordering::Relaxed);
+        pool.unheld.note();
         Some(Turn { number, captured: self, pool, guard: Some(guard), _engaged: engaged })
     }
 
@@ -448,7 +449,8 @@ impl<S: Sys> Captured<S> {
 impl<S: Sys> SetHolder for Captured<S> {
     /// Adds `wanted` to the kinds of sets to drop, and drops them.
     fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool {
-        if !self.has_room.load(Ordering::Relaxed) {
+        // A thread that has the turn may be making the first sets.
+        if !self.freezing.is_taken() && !self.has_room.load(Ordering::Relaxed) {
             return true;
         }
         self.wanted.fetch_or(wanted, Ordering::SeqCst);
@@ -460,7 +462,8 @@ impl<S: Sys> SetHolder for Captured<S> {
             drop(turn);
             fence(Ordering::SeqCst);
         }
-        true
+        // Another thread may have found these kinds wanted, and be dropping them.
+        !self.freezing.is_taken()
     }
 }
 

@@ -110,8 +110,10 @@ impl<S: Sys> PoolCore<S> {
     /// handlers.
     pub(crate) fn drop_unheld(&self) -> usize {
         let (before, _dropping) = (self.slots.given_back(), self.unheld.dropping.lock());
-        if self.unheld.may_be_any.swap(false, Ordering::SeqCst) && !self.drop_sets(UNHELD) {
-            self.unheld.note();
+        let noted = self.unheld.noted.load(Ordering::SeqCst);
+        // If a thread has the turn of a region, some may be left.
+        if self.unheld.may_be_any() && self.drop_sets(UNHELD) {
+            self.unheld.dropped.store(noted, Ordering::SeqCst);
         }
         self.slots.given_back().wrapping_sub(before)
     }
@@ -135,9 +137,8 @@ impl<S: Sys> PoolCore<S> {
     /// end of the turn.
     pub(crate) fn have_unheld_dropped(&self) -> Found {
         let unheld = &self.unheld;
-        let may_be_any = || unheld.may_be_any.load(Ordering::SeqCst);
         let is_served = || unheld.is_served.load(Ordering::SeqCst);
-        if !may_be_any() && !unheld.dropping.is_taken() || !is_served() {
+        if !unheld.may_be_any() || !is_served() {
             return Found::None;
         }
         let ticket = unheld.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
@@ -145,8 +146,9 @@ impl<S: Sys> PoolCore<S> {
         let is_answered = || unheld.answered.load(Ordering::SeqCst).wrapping_sub(ticket).cast_signed() >= 0;
         unheld.answers.until(|| (is_answered() || !is_served()).then_some(()));
         match self.frames.available() {
-            // Another thread had the turn of a region whose sets may belong to no snapshot.
-            0 if may_be_any() => Found::LookAgain,
+            // Another thread has the turn of a region whose sets may belong to no snapshot, or had it meanwhile: it may
+            // have taken the blocks that came back.
+            0 if unheld.may_be_any() => Found::LookAgain,
             0 => Found::None,
             1.. => Found::Some,
         }

@@ -21,8 +21,10 @@ pub(crate) const UNHELD: u32 = 2;
 /// drop them.
 #[derive(Default)]
 pub(crate) struct Unheld {
-    /// Whether there may be such sets.
-    pub(super) may_be_any: AtomicBool,
+    /// Counts the events after which there may be such sets.
+    pub(super) noted: AtomicU32,
+    /// The value of `noted` before the last search that dropped all of them.
+    pub(super) dropped: AtomicU32,
     /// Held while a thread drops them.
     pub(super) dropping: WordLock,
     pub(super) asked: AtomicU32,
@@ -35,9 +37,15 @@ pub(crate) struct Unheld {
 }
 
 impl Unheld {
-    /// Notes that a snapshot has given up its sets, so that some may belong to no snapshot now.
+    /// Notes that some sets may belong to no snapshot: a snapshot has given up its sets, or a thread has begun a turn,
+    /// in which it makes sets and keeps others from dropping any.
     pub(crate) fn note(&self) {
-        self.may_be_any.store(true, Ordering::SeqCst);
+        self.noted.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether there may be such sets.
+    pub(crate) fn may_be_any(&self) -> bool {
+        self.noted.load(Ordering::SeqCst) != self.dropped.load(Ordering::SeqCst)
     }
 
     /// Whether a fault waits for the pool's thread.

@@ -413,6 +413,24 @@ fn a_full_pool_loses_no_page() {
     });
 }
 
+/// A write that finds no block looks again then: the thread with the turn may have taken the blocks that came back.
+#[test]
+fn while_a_thread_has_a_turn_there_may_be_sets_that_no_snapshot_has() {
+    run_by_page::<Soft>(4, |world| {
+        let region = written_by_choice(world, 2);
+        let unheld = &world.pool.unheld;
+        world.pool.drop_unheld();
+        assert!(!unheld.may_be_any());
+        let turn = region.captured.take_turn(&world.pool);
+        assert!(unheld.may_be_any());
+        world.pool.drop_unheld();
+        assert!(unheld.may_be_any(), "this region's sets cannot be dropped now");
+        drop(turn);
+        world.pool.drop_unheld();
+        assert!(!unheld.may_be_any());
+    });
+}
+
 /// The pause of a cut of several regions keeps no writer off, and yet the cut shows one moment: the other thread writes
 /// to one region and then to the other.
 #[test]

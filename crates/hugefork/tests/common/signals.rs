@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::siginfo_t;
 
@@ -82,4 +83,81 @@ pub(crate) fn take_a_roomy_stack() {
     let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
     // SAFETY: the memory stays.
     assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
+}
+
+/// The address at which [`read_and_come_back`] goes on after a fault, and its stack pointer there.
+static RESUME: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static STACK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// `sigsetjmp` and a read that faults, whose handler calls [`come_back`].
+pub(crate) fn read_and_come_back(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the handler comes back to the label with the same stack; every register that may differ then is
+    // declared as changed, or is on the stack.
+    unsafe {
+        core::arch::asm!(
+            "push rbp",
+            "push rbx",
+            "lea rax, [rip + 2f]",
+            "mov [rcx], rax",
+            "mov [rdx], rsp",
+            "mov al, byte ptr [rsi]",
+            "2:",
+            "pop rbx",
+            "pop rbp",
+            in("rcx") RESUME.as_ptr(),
+            in("rdx") STACK.as_ptr(),
+            in("rsi") at,
+            out("r12") _, out("r13") _, out("r14") _, out("r15") _,
+            clobber_abi("C"),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!(
+            "stp x29, x19, [sp, #-16]!",
+            "adr x9, 2f",
+            "str x9, [x1]",
+            "mov x9, sp",
+            "str x9, [x2]",
+            "ldrb w9, [x3]",
+            "2:",
+            "ldp x29, x19, [sp], #16",
+            in("x1") RESUME.as_ptr(),
+            in("x2") STACK.as_ptr(),
+            in("x3") at,
+            out("x20") _, out("x21") _, out("x22") _, out("x23") _, out("x24") _,
+            out("x25") _, out("x26") _, out("x27") _, out("x28") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// `siglongjmp`, as a handler of C code would call it: unblocks the signal, and goes back to [`read_and_come_back`].
+pub(crate) extern "C" fn come_back(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
+    // SAFETY: unblocks what the kernel had blocked for this handler.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set_of(&[signal]), ptr::null_mut()) };
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: this jumps back to where `read_and_come_back` left its stack, which expects no register to be kept.
+    unsafe {
+        core::arch::asm!(
+            "mov rsp, {stack}",
+            "jmp {resume}",
+            stack = in(reg) STACK.load(Ordering::Relaxed),
+            resume = in(reg) RESUME.load(Ordering::Relaxed),
+            options(noreturn)
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!(
+            "mov sp, {stack}",
+            "br {resume}",
+            stack = in(reg) STACK.load(Ordering::Relaxed),
+            resume = in(reg) RESUME.load(Ordering::Relaxed),
+            options(noreturn)
+        );
+    }
 }

@@ -450,7 +450,7 @@ fn a_descriptor_that_is_no_export_is_an_error() {
         format!("hugefork-extents 1\nlength {len}\npage 4096\nextent 0 0 {len}\nend 1\n").parse().unwrap()
     };
     let (mut pipe, _other) = io::pipe().unwrap();
-    let file = File::open("/proc/self/exe").unwrap();
+    let file = File::open("/proc/self/maps").unwrap();
     let no_memfd = [file.as_fd(), pipe.as_fd()];
     for fd in no_memfd {
         let error = Imported::map(fd, &extents(PAGE)).unwrap_err();

@@ -17,12 +17,16 @@ fn the_environment_pins_the_kernel_and_bad_values_are_errors_that_list_the_good_
             // SAFETY: this is the only test of this binary, and no other thread reads the environment.
             unsafe { env::set_var(name, value) }
         };
-        set("HUGEFORK_KERNEL", "straight/rep");
-        assert_eq!(build().unwrap().clear_kernel().to_string(), "straight/rep");
+        let pinned = if cfg!(target_arch = "x86_64") { "straight/rep" } else { "straight/portable" };
+        set("HUGEFORK_KERNEL", pinned);
+        assert_eq!(build().unwrap().clear_kernel().to_string(), pinned);
 
         set("HUGEFORK_KERNEL", "straight/quantum");
         let error = build().unwrap_err().to_string();
-        assert!(error.contains("HUGEFORK_KERNEL") && error.contains("quantum") && error.contains("rep"), "{error}");
+        assert!(
+            error.contains("HUGEFORK_KERNEL") && error.contains("quantum") && error.contains("portable"),
+            "{error}"
+        );
 
         // SAFETY: as above.
         unsafe { env::remove_var("HUGEFORK_KERNEL") };

@@ -4,7 +4,7 @@ use std::env;
 use std::fmt::Display;
 
 use hugefork::kernels::Use;
-use hugefork::machine::{ADDRESSES, calibration, kernels, no_own_tmpfs, no_waiting};
+use hugefork::machine::{ADDRESSES, calibration, kernels, no_own_tmpfs, no_waiting, tracks_writes};
 use hugefork::{BlockSize, Granted, PressureWatch};
 use hugefork_program::ProgramMemory;
 
@@ -354,7 +354,10 @@ const PAGE_GRAIN: (u32, u32) = (6, 7);
 fn page_grain(machine: &Machine) -> Found {
     let lacks = |why: &str| warn(format!("writes copy whole blocks: {why}"));
     match machine.tried.as_ref().map(|tried| tried.no_page_grain.as_deref()) {
-        Some(None) => pass("pools of shmem copy single pages; pools of hugetlb copy blocks"),
+        Some(None) => {
+            let tracks = if tracks_writes() { "tracks writes" } else { "tracks no writes (Linux 6.14 does)" };
+            pass(format!("pools of shmem copy single pages, and the kernel {tracks}; pools of hugetlb copy blocks"))
+        }
         Some(Some(why)) if machine.at("/proc/self").exists() => lacks(why),
         Some(Some(why)) => lacks(why).run(format!("mount -t proc proc {}", machine.at("/proc").display())),
         None => match machine.release() {

@@ -2,8 +2,8 @@
 //! mostly 64 bytes.
 //!
 //! Needs: the bit DZP of DCZID_EL0 must be clear; a system sets it to forbid the instruction. Wins:
-//! not measured; it avoids reading a line that is about to be overwritten. Not for: copies.
-//! Untested, see the folder's `mod.rs`.
+//! not measured (the folder's `mod.rs`); it avoids reading a line that is about to be overwritten.
+//! Not for: copies.
 
 use core::arch::asm;
 

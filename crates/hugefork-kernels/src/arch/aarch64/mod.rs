@@ -1,10 +1,10 @@
 //! aarch64: maps each primitive to its function, and defines the fence.
 //!
-//! **Untested.** No aarch64 machine or standard library was available. The assembly of the two
-//! files here has only passed LLVM's assembler, and it was never measured. So no default uses it;
-//! only the calibration and `HUGEFORK_KERNEL` choose it. Cached stores use the portable code (the C
-//! library's own `stp` and `dc zva`). MOPS (`setp`, `cpyfp`) is left out: without std, a program
-//! cannot detect it on a system that hides ID_AA64ISAR2_EL1.
+//! **Never measured.** The tests pass in an emulator (`tests/guests.sh`); no aarch64 machine was
+//! available. So no default uses the assembly of the two files here; only the calibration and
+//! `HUGEFORK_KERNEL` choose it. Cached stores use the portable code (the C library's own `stp` and
+//! `dc zva`). MOPS (`setp`, `cpyfp`) is left out: without std, a program cannot detect it on a system
+//! that hides ID_AA64ISAR2_EL1.
 
 use core::sync::atomic::{Ordering, fence};
 

@@ -1,7 +1,7 @@
 //! `stnp`: stores pairs of 16 bytes with a hint that the program will not use the lines soon.
 //!
-//! Needs: any aarch64 CPU. Wins: not measured; a CPU may ignore the hint. Not for: bytes that the
-//! program touches next. Untested, see the folder's `mod.rs`.
+//! Needs: any aarch64 CPU. Wins: not measured (the folder's `mod.rs`); a CPU may ignore the hint.
+//! Not for: bytes that the program touches next.
 
 use core::arch::asm;
 

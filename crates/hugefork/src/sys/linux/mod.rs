@@ -66,7 +66,7 @@ pub(crate) mod signal;
 mod stacks;
 pub(crate) mod stderr;
 pub(crate) mod threads;
-mod track_writes;
+pub(crate) mod track_writes;
 pub(crate) mod valgrind;
 
 use std::os::fd::BorrowedFd;

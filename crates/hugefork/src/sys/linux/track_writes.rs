@@ -18,7 +18,7 @@ use super::settings;
 const FIRST: (u32, u32) = (6, 14);
 
 /// Opens the userfaultfd that tracks writes; `None` if the kernel cannot track them.
-pub(super) fn open() -> Option<Userfaultfd> {
+pub(crate) fn open() -> Option<Userfaultfd> {
     if version_of(&settings::kernel_release())? < FIRST {
         return None;
     }

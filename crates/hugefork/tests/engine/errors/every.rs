@@ -53,7 +53,7 @@ const CASES: [Case; 50] = [
     case("BuildError::TooManyBlocks", "take larger blocks", || {
         failed(Pool::builder().capacity(usize::MAX - BLOCK + 1).build())
     }),
-    case("BuildError::BackingUnavailable", "take blocks of 2MiB", || {
+    case("BuildError::BackingUnavailable", "take blocks of ", || {
         let builder = Pool::builder().capacity(4 * BLOCK).block_size(BlockSize::KIB_4).backing(Backing::Hugetlb);
         failed(builder.fallback(Fallback::Refused).build())
     }),
@@ -186,7 +186,7 @@ const CASES: [Case; 50] = [
     case("ImportError::Unreadable", "take the text as `Extents` prints it", || failed("extents\n".parse::<Extents>())),
     case("ImportError::NotAnExport", "take the one that `Export` gives", || {
         let extents: Extents = "hugefork-extents 1\nlength 4096\npage 4096\nend 0\n".parse().unwrap();
-        failed(Imported::map(std::fs::File::open("/proc/self/exe").unwrap(), &extents))
+        failed(Imported::map(std::fs::File::open("/proc/self/maps").unwrap(), &extents))
     }),
     case("ImportError::TooShort", "of one export", || {
         let text = "hugefork-extents 1\nlength 2097152\npage 4096\nextent 0 1099511627776 2097152\nend 1\n";

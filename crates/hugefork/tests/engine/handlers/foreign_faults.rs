@@ -8,7 +8,9 @@ use crate::common::alone::alone;
 use crate::common::foreign::{
     MENDED, check_region_faults, forbidden_page, mend, mend_plain, small_region, write, write_to_be_mended,
 };
-use crate::common::signals::{address_of, block, blocked_now, give_up, handle, handle_info};
+use crate::common::signals::{
+    address_of, block, blocked_now, come_back, give_up, handle, handle_info, read_and_come_back,
+};
 use libc::{SIGBUS, SIGHUP, SIGSEGV, SIGUSR1, SIGUSR2, siginfo_t};
 
 fn null() -> *mut u8 {
@@ -145,21 +147,23 @@ fn an_earlier_handler_for_one_fault_gets_one_and_region_faults_go_on() {
     assert!(said.contains("region faults go on"), "{said}");
 }
 
-/// The address at which the program goes on after a fault.
-static RESUME: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn an_earlier_handler_may_change_the_registers_of_the_interrupted_code() {
+    static RESUME: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     extern "C" fn skip(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
         // SAFETY: this is the kernel's ucontext_t.
-        let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-        context.uc_mcontext.gregs[libc::REG_RIP as usize] = RESUME.load(Ordering::Relaxed) as i64;
+        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+        let resume = RESUME.load(Ordering::Relaxed);
+        #[cfg(target_arch = "x86_64")]
+        (registers.gregs[libc::REG_RIP as usize] = resume as i64);
+        #[cfg(target_arch = "aarch64")]
+        (registers.pc = resume as u64);
     }
     alone(|| {
         handle_info(SIGSEGV, skip);
         let mut region = small_region();
         for _ in 0..3 {
+            #[cfg(target_arch = "x86_64")]
             // SAFETY: the handler goes on at the label; the block changes nothing else.
             unsafe {
                 core::arch::asm!(
@@ -172,66 +176,36 @@ fn an_earlier_handler_may_change_the_registers_of_the_interrupted_code() {
                     page = in(reg) null(),
                 );
             }
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            unsafe {
+                core::arch::asm!(
+                    "adr {to}, 2f",
+                    "str {to}, [{resume}]",
+                    "strb wzr, [{page}]",
+                    "2:",
+                    to = out(reg) _,
+                    resume = in(reg) RESUME.as_ptr(),
+                    page = in(reg) null(),
+                );
+            }
             check_region_faults(&mut region);
         }
     })
     .well();
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn an_earlier_handler_may_leave_without_returning() {
-    static STACK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    /// `siglongjmp`, as a handler of C code would call it.
-    extern "C" fn jump(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
-        // SAFETY: unblocks what the kernel had blocked for this handler.
-        unsafe {
-            let unblock = crate::common::signals::set_of(&[SIGSEGV]);
-            libc::pthread_sigmask(libc::SIG_UNBLOCK, &unblock, ptr::null_mut());
-        }
-        // SAFETY: this jumps back to where `fault_and_come_back` left its stack, which expects no register to be kept.
-        unsafe {
-            core::arch::asm!(
-                "mov rsp, {stack}",
-                "jmp {resume}",
-                stack = in(reg) STACK.load(Ordering::Relaxed),
-                resume = in(reg) RESUME.load(Ordering::Relaxed),
-                options(noreturn)
-            );
-        }
-    }
-    /// `sigsetjmp` and a null write.
-    fn fault_and_come_back() {
-        // SAFETY: the handler comes back to the label with the same stack; every register that may differ then is
-        // declared as changed, or is on the stack.
-        unsafe {
-            core::arch::asm!(
-                "push rbp",
-                "push rbx",
-                "lea rax, [rip + 2f]",
-                "mov [rcx], rax",
-                "mov [rdx], rsp",
-                "mov byte ptr [rsi], 1",
-                "2:",
-                "pop rbx",
-                "pop rbp",
-                in("rcx") RESUME.as_ptr(),
-                in("rdx") STACK.as_ptr(),
-                in("rsi") null(),
-                out("r12") _, out("r13") _, out("r14") _, out("r15") _,
-                clobber_abi("C"),
-            );
-        }
-    }
     alone(|| {
-        handle_info(SIGSEGV, jump);
+        handle_info(SIGSEGV, come_back);
         let mut region = small_region();
         // More often than hugefork can remember faults in progress, on threads that end afterwards.
         for _ in 0..100 {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    fault_and_come_back();
-                    fault_and_come_back();
+                    read_and_come_back(null());
+                    read_and_come_back(null());
                     check_region_faults(&mut region);
                     assert_eq!(blocked_now(), 0);
                 });

@@ -1,17 +1,17 @@
 //! The fault handler switches to a stack of its own. These tests show what a signal in between would destroy there, and
 //! that none is delivered. They also check that threads find stacks however many are in the handler at once, and that a
 //! backtrace of a fault leads back to the writing code.
-#![cfg(target_arch = "x86_64")]
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
-use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use crate::common::alone::alone;
-use crate::common::signals::{Handler, blocked_now, give_up, handle, handle_info, take_a_roomy_stack};
+use crate::common::signals::{
+    Handler, blocked_now, come_back, give_up, handle, handle_info, read_and_come_back, take_a_roomy_stack,
+};
 use hugefork::{Backing, BlockSize, Observer, Pool, Region};
 use libc::{SIGBUS, SIGSEGV, SIGUSR1, siginfo_t};
 
@@ -59,30 +59,16 @@ fn a_signal_would_write_over_the_registers_of_a_handler_that_has_left_its_stack(
     extern "C" fn nested(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
         BEGINS.store(info.addr(), Ordering::Relaxed);
     }
-    extern "C" fn raise_another() {
+    fn raise_another() {
         // SAFETY: sends a signal to this thread.
         unsafe { libc::raise(SIGUSR1) };
     }
     extern "C" fn leaves(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
-        static OTHER: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
         let other: &'static mut [u8] = vec![0; 64 << 10].leak();
-        OTHER.store(other.as_mut_ptr_range().end.map_addr(|end| end & !15), Ordering::Relaxed);
         INTERRUPTED.store(info.addr(), Ordering::Relaxed);
-        // SAFETY: calls a function on a stack that nobody uses, and comes back.
-        unsafe {
-            core::arch::asm!(
-                "mov rbx, rsp",
-                "mov rsp, {other}",
-                "call {function}",
-                "mov rsp, rbx",
-                other = in(reg) OTHER.load(Ordering::Relaxed),
-                function = sym raise_another,
-                out("r12") _,
-                clobber_abi("C"),
-                inout("rax") 0 => _,
-                options(nostack),
-            );
-        }
+        let end = other.as_mut_ptr_range().end.map_addr(|end| end & !15);
+        // SAFETY: the end of memory that nobody uses, a multiple of 16.
+        unsafe { hugefork_linux::stack::run_on(end.cast(), raise_another) };
         // The frame to return to may be overwritten.
         // SAFETY: ends the process.
         unsafe { libc::_exit(i32::from(INTERRUPTED.load(Ordering::Relaxed) != BEGINS.load(Ordering::Relaxed))) };
@@ -249,54 +235,12 @@ fn sleeps_of(thread: i32) -> usize {
     line.and_then(|count| count.trim().parse().ok()).expect("the kernel counts them")
 }
 
-/// The address at which the program goes on after a fault, and its stack pointer there.
-static RESUME: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-static STACK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-
 #[test]
 fn a_handler_of_the_bus_error_that_never_returns_takes_no_stack_along() {
-    /// `siglongjmp`, as a handler of C code would call it.
-    extern "C" fn jump(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
-        // SAFETY: jumps back to where `read_and_come_back` left its stack, which expects no register to be kept.
-        unsafe {
-            let unblock = crate::common::signals::set_of(&[SIGBUS]);
-            libc::pthread_sigmask(libc::SIG_UNBLOCK, &unblock, ptr::null_mut());
-            core::arch::asm!(
-                "mov rsp, {stack}",
-                "jmp {resume}",
-                stack = in(reg) STACK.load(Ordering::Relaxed),
-                resume = in(reg) RESUME.load(Ordering::Relaxed),
-                options(noreturn)
-            );
-        }
-    }
-    /// `sigsetjmp` and a read.
-    fn read_and_come_back(at: *const u8) {
-        // SAFETY: the handler comes back to the label with the same stack; every register that may differ then is
-        // declared as changed, or is on the stack.
-        unsafe {
-            core::arch::asm!(
-                "push rbp",
-                "push rbx",
-                "lea rax, [rip + 2f]",
-                "mov [rcx], rax",
-                "mov [rdx], rsp",
-                "mov al, byte ptr [rsi]",
-                "2:",
-                "pop rbx",
-                "pop rbp",
-                in("rcx") RESUME.as_ptr(),
-                in("rdx") STACK.as_ptr(),
-                in("rsi") at,
-                out("r12") _, out("r13") _, out("r14") _, out("r15") _,
-                clobber_abi("C"),
-            );
-        }
-    }
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     extern "C" fn count_and_jump(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
         CALLS.fetch_add(1, Ordering::Relaxed);
-        jump(signal, info, context);
+        come_back(signal, info, context);
     }
     alone(|| {
         take_a_roomy_stack();
