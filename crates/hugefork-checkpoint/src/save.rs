@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
 use hugefork::{RegionError, Snapshot, SnapshotId};
+use rustix::fs::{AtFlags, CWD, linkat};
 
 use crate::alone::Alone;
 use crate::error::{CheckpointError, at};
 use crate::files::{ArrayFiles, PIECE, head_of, is_zero, zeros};
-use crate::manifest::{DATA, Entry, File, Manifest, is_of_a_save, quoted, stem, sync};
+use crate::manifest::{DATA, Entry, File, Manifest, is_of_a_save, quoted, remove_leftover, stem, sync};
 
 /// Maximum number of changes on top of a whole array: loading applies each of them.
 const MOST_CHANGES: usize = 16;
@@ -248,7 +249,7 @@ impl<'a> Save<'a> {
         make(&directory)?;
         let _alone = Alone::wait(&directory)?;
         let before = Manifest::before(&directory)?;
-        let number = before.as_ref().map_or(1, |before| before.save.saturating_add(1));
+        let number = before.as_ref().map_or(1, |before| before.save + 1);
         let total = parts.iter().map(|part| part.len() as u64).sum();
         let data = directory.join(DATA);
         let mut work = Work { data: data.clone(), number, made: Vec::new(), progress: self.progress, done: 0, total };
@@ -260,8 +261,10 @@ impl<'a> Save<'a> {
         let arrays = parts.iter().map(written).collect::<Result<BTreeMap<_, _>, CheckpointError>>()?;
         let manifest = Manifest::new(number, self.meta.to_owned(), arrays);
         sync(&data)?;
-        manifest.put(&directory)?;
+        let opened = manifest.put(&directory)?;
+        // The new manifest is there, whether or not it is safe on the disk.
         work.made.clear();
+        at(&directory, opened.sync_all())?;
         remove_others(&data, &manifest);
         let places = parts.iter().filter_map(|part| match &part.source {
             Source::Snapshot(snapshot, range) => Some((part.name.to_owned(), (snapshot.id(), range.clone()))),
@@ -380,7 +383,8 @@ impl Work<'_> {
             let name = format!("{}.{kind}.npy", stem(name, self.number));
             let path = self.data.join(&name);
             remove_leftover(&path)?;
-            fs::hard_link(other.join(DATA).join(&file.name), &path)?;
+            // A symbolic link may lead elsewhere from this directory, or to a file that is removed with the other.
+            linkat(CWD, other.join(DATA).join(&file.name), CWD, &path, AtFlags::SYMLINK_FOLLOW)?;
             self.made.push(path);
             Ok(File { name, ..file.clone() })
         };
@@ -524,13 +528,6 @@ fn runs(piece: &[u8]) -> Vec<Range<usize>> {
         }
     }
     runs
-}
-
-fn remove_leftover(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
 }
 
 /// Whether two paths lead to one directory.

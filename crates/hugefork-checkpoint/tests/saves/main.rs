@@ -239,6 +239,49 @@ fn a_failed_save_leaves_the_checkpoint_before_and_names_the_file() {
 }
 
 #[test]
+fn a_directory_that_cannot_be_read_keeps_its_checkpoint() {
+    use std::os::unix::fs::PermissionsExt;
+    let (folder, pool) = (Folder::new(), pool());
+    let path = folder.at("1");
+    save(&path, &[Part::of_bytes("w", b"before")]).unwrap();
+    let rights = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    rights(0o300);
+    std::thread::scope(|scope| {
+        let saves = || {
+            // Also for a user who may read everything. Rights belong to a thread.
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective = rustix::thread::CapabilitySet::empty();
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            save(&path, &[Part::of_bytes("w", b"later")])
+        };
+        let error = scope.spawn(saves).join().unwrap().unwrap_err();
+        assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
+    });
+    rights(0o700);
+    assert!(loaded(&path, "w", &pool).starts_with(b"before"));
+    assert_eq!(files(&path), ["w.1.npy"]);
+}
+
+#[test]
+fn symbolic_links_are_not_written_through_and_not_shared() {
+    use std::os::unix::fs::symlink;
+    let (folder, pool) = (Folder::new(), pool());
+    let (one, two) = (folder.at("1"), folder.at("2"));
+    let region = pool.region(1 << 20).unwrap();
+    let snapshot = region.snapshot().unwrap();
+    fs::write(folder.at("other"), "of another program").unwrap();
+    fs::create_dir(&one).unwrap();
+    symlink(folder.at("other"), one.join("manifest.json.new")).unwrap();
+    let saved = save(&one, &[Part::of("w", &snapshot)]).unwrap();
+    assert_eq!(fs::read_to_string(folder.at("other")).unwrap(), "of another program");
+    // From another directory, the link does not lead to the file.
+    fs::rename(one.join("data/w.1.npy"), one.join("w")).unwrap();
+    symlink("../w", one.join("data/w.1.npy")).unwrap();
+    save_since(&two, &[Part::of("w", &snapshot).since(&snapshot)], Since::Save(&saved)).unwrap();
+    assert_eq!(loaded(&two, "w", &pool), snapshot[..]);
+}
+
+#[test]
 fn a_directory_of_another_program_is_not_changed() {
     for theirs in [
         &[("data/train.csv", "1,2")][..],
