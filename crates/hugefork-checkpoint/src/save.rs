@@ -1,6 +1,6 @@
 //! Saves checkpoints.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::iter;
@@ -107,27 +107,6 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The ranges of the source that may have other bytes than zeros.
-    fn written(&self) -> Vec<Range<usize>> {
-        let (snapshot, range) = match &self.source {
-            Source::Bytes(bytes) => return iter::once(0..bytes.len()).collect(),
-            Source::Snapshot(snapshot, range) => (snapshot, range),
-        };
-        // A region that nobody has written to takes no memory.
-        let zeros = snapshot.pool().region(snapshot.len()).and_then(|region| region.snapshot());
-        let blocks = zeros.and_then(|zeros| snapshot.changed_since(&zeros)?.blocks().collect::<Result<Vec<_>, _>>());
-        // Without addresses for the region, or if a part was revoked, all is read.
-        blocks.map_or_else(|_| vec![range.clone()], |blocks| within(blocks, range))
-    }
-
-    /// The pages that differ from those of a snapshot. All, if that cannot be found out.
-    fn differing(&self, older: &Snapshot) -> Vec<Range<usize>> {
-        let Source::Snapshot(snapshot, range) = &self.source else { unreachable!("only snapshots have older ones") };
-        let pages = snapshot.changed_since(older).and_then(|changes| changes.pages().collect::<Result<Vec<_>, _>>());
-        // Normally the older snapshot has lost a part. If it is this one, writing it fails.
-        pages.map_or_else(|_| vec![range.clone()], |pages| within(pages, range))
-    }
-
     /// The pages whose bytes differ from those of files.
     fn differing_from_files(&self, files: &ArrayFiles<'_>) -> Result<Vec<Range<usize>>, CheckpointError> {
         let Source::Snapshot(_, range) = &self.source else { unreachable!("only snapshots are compared") };
@@ -152,9 +131,18 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The parts of ranges that lie in `outer`.
-fn within(ranges: Vec<Range<usize>>, outer: &Range<usize>) -> Vec<Range<usize>> {
-    let cut = ranges.into_iter().map(|range| range.start.max(outer.start)..range.end.min(outer.end));
+/// The ranges of a snapshot that may have other bytes than zeros.
+fn written(snapshot: &Snapshot) -> Result<Vec<Range<usize>>, RegionError> {
+    // A region that nobody has written to takes no memory.
+    let zeros = snapshot.pool().region(snapshot.len())?.snapshot()?;
+    snapshot.changed_since(&zeros)?.blocks().collect()
+}
+
+/// The parts of ranges in address order that lie in `outer`.
+fn within(ranges: &[Range<usize>], outer: &Range<usize>) -> Vec<Range<usize>> {
+    let first = ranges.partition_point(|range| range.end <= outer.start);
+    let inside = ranges[first..].iter().take_while(|range| range.start < outer.end);
+    let cut = inside.map(|range| range.start.max(outer.start)..range.end.min(outer.end));
     cut.filter(|range| !range.is_empty()).collect()
 }
 
@@ -238,9 +226,10 @@ impl<'a> Save<'a> {
     /// occurs twice, and for a range outside of its snapshot.
     pub fn write(self, parts: &[Part<'_>]) -> Result<Saved, CheckpointError> {
         let directory = at(&self.directory, std::path::absolute(&self.directory))?;
-        for (nth, part) in parts.iter().enumerate() {
+        let mut names = HashSet::new();
+        for part in parts {
             part.check()?;
-            if parts[..nth].iter().any(|other| other.name == part.name) {
+            if !names.insert(part.name) {
                 let why = "two parts have this name: give each its own";
                 return Err(CheckpointError::Part { name: part.name.to_owned(), why });
             }
@@ -252,7 +241,8 @@ impl<'a> Save<'a> {
         let number = before.as_ref().map_or(1, |before| before.save + 1);
         let total = parts.iter().map(|part| part.len() as u64).sum();
         let data = directory.join(DATA);
-        let mut work = Work { data: data.clone(), number, made: Vec::new(), progress: self.progress, done: 0, total };
+        let (made, found) = (Vec::new(), HashMap::new());
+        let mut work = Work { data: data.clone(), number, made, progress: self.progress, done: 0, total, found };
         let earlier = match self.since {
             Some(since) => work.earlier(parts, since, &directory)?,
             None => HashMap::new(),
@@ -289,9 +279,9 @@ fn make(directory: &Path) -> Result<(), CheckpointError> {
 
 /// Removes the files of earlier saves. The checkpoint is complete, so a file that cannot be removed only takes room.
 fn remove_others(data: &Path, manifest: &Manifest) {
-    let kept: Vec<&str> = manifest.files().map(|file| file.name.as_str()).collect();
+    let kept: HashSet<&str> = manifest.files().map(|file| file.name.as_str()).collect();
     for entry in fs::read_dir(data).into_iter().flatten().filter_map(Result::ok) {
-        if entry.file_name().to_str().is_some_and(|name| is_of_a_save(name) && !kept.contains(&name)) {
+        if entry.file_name().to_str().is_some_and(|name| is_of_a_save(name) && !kept.contains(name)) {
             _ = fs::remove_file(entry.path());
         }
     }
@@ -317,6 +307,9 @@ struct Work<'a> {
     progress: Option<&'a mut Progress<'a>>,
     done: u64,
     total: u64,
+    /// The ranges found so far: the pages that differ between two snapshots, and the blocks of one snapshot that may
+    /// have other bytes than zeros. Many parts may belong to one snapshot.
+    found: HashMap<(SnapshotId, Option<SnapshotId>), Vec<Range<usize>>>,
 }
 
 impl Drop for Work<'_> {
@@ -400,12 +393,30 @@ impl Work<'_> {
         entries.iter().enumerate().map(&mut linked).collect()
     }
 
+    /// The ranges of a part that differ from `older`, or without it, those that may have other bytes than zeros.
+    fn ranges(&mut self, part: &Part<'_>, older: Option<&Snapshot>) -> Vec<Range<usize>> {
+        let (snapshot, range) = match &part.source {
+            Source::Bytes(bytes) => return iter::once(0..bytes.len()).collect(),
+            Source::Snapshot(snapshot, range) => (snapshot, range),
+        };
+        let found = self.found.entry((snapshot.id(), older.map(Snapshot::id))).or_insert_with(|| {
+            let ranges = match older {
+                Some(older) => snapshot.changed_since(older).and_then(|changes| changes.pages().collect()),
+                None => written(snapshot),
+            };
+            // All is read if there are no addresses for a region of zeros, or if the older snapshot has lost a part. If
+            // this snapshot has lost one, the read fails.
+            ranges.unwrap_or_else(|_| iter::once(0..snapshot.len()).collect())
+        });
+        within(found, range)
+    }
+
     /// Writes the files of a part that do not exist yet.
     fn write(&mut self, part: &Part<'_>, earlier: Option<&Earlier<'_>>) -> Result<Vec<Entry>, CheckpointError> {
         let (stem, whole) = (stem(part.name, self.number), part.len() as u64);
         if let (Some(earlier), Source::Snapshot(_, place)) = (earlier, &part.source) {
             let ranges = match &earlier.older {
-                Older::Snapshot(older) => part.differing(older),
+                Older::Snapshot(older) => self.ranges(part, Some(*older)),
                 Older::Differing(ranges) => ranges.clone(),
             };
             let changed: u64 = ranges.iter().map(|range| range.len() as u64).sum();
@@ -445,7 +456,8 @@ impl Work<'_> {
             }
         }
         let start = if let Source::Snapshot(_, place) = &part.source { place.start } else { 0 };
-        let placed: Vec<_> = part.written().into_iter().map(|range| (range.start - start, range)).collect();
+        let ranges = self.ranges(part, None).into_iter();
+        let placed: Vec<_> = ranges.map(|range| (range.start - start, range)).collect();
         let head = part.head_or_own();
         Ok(vec![Entry::Whole(self.file(format!("{stem}.npy"), &head, part, &placed)?)])
     }

@@ -239,6 +239,27 @@ fn a_failed_save_leaves_the_checkpoint_before_and_names_the_file() {
 }
 
 #[test]
+fn parts_of_one_snapshot_get_their_changes() {
+    let (folder, pool) = (Folder::new(), pool());
+    let mut region = pool.region(1 << 20).unwrap();
+    write(&mut region, 9..700_000, 1);
+    let bounds = [0, 0, 1, 4096, 4097, 65_535, 65_536, 200_001, 699_999, 1 << 20, 1 << 20];
+    let parts: Vec<_> = bounds.windows(2).enumerate().map(|(nth, pair)| (nth.to_string(), pair[0]..pair[1])).collect();
+    let first = region.snapshot().unwrap();
+    let whole: Vec<_> = parts.iter().map(|(name, range)| Part::of_range(name, &first, range.clone())).collect();
+    let saved = save(&folder.0, &whole).unwrap();
+    (4090..1 << 20).step_by(50_000).for_each(|at| write(&mut region, at..at + 9, 2));
+    let second = region.snapshot().unwrap();
+    let changed: Vec<_> =
+        parts.iter().map(|(name, range)| Part::of_range(name, &second, range.clone()).since(&first)).collect();
+    save_since(&folder.0, &changed, Since::Save(&saved)).unwrap();
+    for (name, range) in &parts {
+        assert!(loaded(&folder.0, name, &pool).starts_with(&second[range.clone()]), "{range:?}");
+    }
+    assert!(files(&folder.0).len() > 12, "{:?}", files(&folder.0));
+}
+
+#[test]
 fn a_directory_that_cannot_be_read_keeps_its_checkpoint() {
     use std::os::unix::fs::PermissionsExt;
     let (folder, pool) = (Folder::new(), pool());
