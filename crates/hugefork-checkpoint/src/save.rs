@@ -208,8 +208,8 @@ impl<'a> Save<'a> {
     }
 
     /// A function that is called after each piece of up to 256 KiB, with the number of bytes that are done and the
-    /// number in all, which becomes less where parts turn out to be unchanged. It may sleep, to leave the disk to
-    /// others. Its error ends the save with [`CheckpointError::Ended`].
+    /// number in all, which becomes less where parts turn out to be unchanged or never written. It may sleep, to leave
+    /// the disk to others. Its error ends the save with [`CheckpointError::Ended`].
     pub fn progress(mut self, progress: &'a mut Progress<'a>) -> Save<'a> {
         self.progress = Some(progress);
         self
@@ -505,7 +505,8 @@ impl Work<'_> {
     fn hole(&mut self, crc: &mut Hasher, count: u64) -> Result<(), CheckpointError> {
         if count > 0 {
             crc.combine(&zeros(count));
-            self.count(count, 0)?;
+            // A caller that limits bytes per second must not wait for these.
+            self.count(0, count)?;
         }
         Ok(())
     }

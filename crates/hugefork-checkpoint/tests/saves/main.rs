@@ -61,7 +61,14 @@ fn untouched_memory_takes_no_room_on_the_disk_and_in_the_pool() {
     let (folder, pool) = (Folder::new(), pool());
     let mut region = pool.region(8 << 20).unwrap();
     write(&mut region, (4 << 20)..(4 << 20) + 5, 7);
-    save(folder.at("1"), &[Part::of("state", &region.snapshot().unwrap())]).unwrap();
+    let mut last = (0, 0);
+    let mut progress = |done, total| {
+        last = (done, total);
+        Ok(())
+    };
+    let snapshot = region.snapshot().unwrap();
+    Save::to(folder.at("1")).progress(&mut progress).write(&[Part::of("state", &snapshot)]).unwrap();
+    assert!(last.0 == last.1 && last.0 <= 2 << 20, "bytes that are not written are not counted: {last:?}");
     let file = fs::metadata(folder.at("1/data/state.1.npy")).unwrap();
     assert_eq!(file.len(), 128 + (8 << 20));
     let blocks = std::os::unix::fs::MetadataExt::blocks(&file) * 512;
