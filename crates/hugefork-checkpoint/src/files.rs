@@ -142,6 +142,10 @@ impl Ranges {
     fn read(directory: &Path, ranges: &File, len: u64, bytes: &Open<'_>) -> Result<Ranges, CheckpointError> {
         let file = Open::new(directory, ranges)?;
         let altered = |why: String| Err(CheckpointError::altered(&file.path, why));
+        // Holes make a file long that has few bytes.
+        if file.len() / 16 > bytes.len() {
+            return altered("has more ranges than bytes have changed: it was altered".to_owned());
+        }
         let mut numbers = vec![0; file.len() as usize];
         file.stream(|offset, piece| {
             numbers[offset as usize..][..piece.len()].copy_from_slice(piece);
@@ -278,6 +282,25 @@ mod tests {
         crc.update(b"text");
         crc.combine(&zeros(5));
         assert_eq!(crc.finalize(), crc32fast::hash(b"text\0\0\0\0\0"));
+    }
+
+    #[test]
+    fn a_list_with_more_ranges_than_bytes_takes_no_memory() {
+        let folder = std::env::temp_dir().join(format!("hugefork-ranges-{}", std::process::id()));
+        fs::create_dir_all(folder.join(DATA)).unwrap();
+        let file = |name: &str, nbytes: u64| {
+            let file = fs::File::create(folder.join(DATA).join(name)).unwrap();
+            file.write_all_at(&head_of("|u1", ""), 0).unwrap();
+            file.set_len(nbytes).unwrap();
+            File { name: name.to_owned(), nbytes, crc32: 0 }
+        };
+        let entries = [
+            Entry::Whole(file("w", 4096)),
+            Entry::Changes { ranges: file("ranges", 4 << 40), bytes: file("bytes", 128) },
+        ];
+        let error = ArrayFiles::open(&folder, &entries).err().unwrap();
+        assert!(error.to_string().contains("more ranges than bytes"), "{error}");
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -109,6 +109,9 @@ impl Manifest {
                 return Err(format!("array {name:?} is not one file and its changes").into());
             }
         }
+        if manifest.save == u64::MAX {
+            return Err("no save can follow it".into());
+        }
         if let Some(file) = manifest.files().find(|file| !is_name(&file.name)) {
             return Err(format!("{:?} is not the name of a file", file.name).into());
         }
@@ -146,17 +149,21 @@ impl Manifest {
         }
     }
 
-    /// Replaces the manifest of a directory: the last step of a save.
-    pub(crate) fn put(&self, directory: &Path) -> Result<(), CheckpointError> {
+    /// Replaces the manifest of a directory: the last step of a save. Returns the open directory, which the caller
+    /// makes safe on the disk. It is opened first: after an error, the manifest is as before.
+    pub(crate) fn put(&self, directory: &Path) -> Result<fs::File, CheckpointError> {
         let made = directory.join("manifest.json.new");
+        let opened = at(directory, fs::File::open(directory))?;
         let write = || {
-            let mut file = fs::File::create(&made)?;
+            // A link of this name leads to a file that belongs to others.
+            remove_leftover(&made)?;
+            let mut file = fs::File::create_new(&made)?;
             file.write_all(self.text.as_bytes())?;
             file.sync_all()?;
             fs::rename(&made, directory.join(NAME))
         };
         at(&made, write()).inspect_err(|_| _ = fs::remove_file(&made))?;
-        sync(directory)
+        Ok(opened)
     }
 
     pub(crate) fn files(&self) -> impl Iterator<Item = &File> {
@@ -181,6 +188,14 @@ fn names_of(folder: &Path) -> impl Iterator<Item = std::ffi::OsString> {
 /// Makes new entries of a folder safe on the disk.
 pub(crate) fn sync(folder: &Path) -> Result<(), CheckpointError> {
     at(folder, fs::File::open(folder).and_then(|folder| folder.sync_all()))
+}
+
+/// Removes a file that a killed save may have left.
+pub(crate) fn remove_leftover(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 /// Whether an invalid manifest was one of this version: damage by the disk must not prevent further saves.
@@ -273,5 +288,7 @@ mod tests {
             let forged = Manifest::new(1, String::new(), arrays(files));
             assert!(Manifest::parse(forged.text.clone().into()).is_err(), "{forged:?}");
         }
+        // The next save would use its files' names.
+        assert!(Manifest::parse(Manifest::new(u64::MAX, String::new(), BTreeMap::new()).text.into()).is_err());
     }
 }

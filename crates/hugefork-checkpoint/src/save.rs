@@ -1,6 +1,6 @@
 //! Saves checkpoints.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::iter;
@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
 use hugefork::{RegionError, Snapshot, SnapshotId};
+use rustix::fs::{AtFlags, CWD, linkat};
 
 use crate::alone::Alone;
 use crate::error::{CheckpointError, at};
 use crate::files::{ArrayFiles, PIECE, head_of, is_zero, zeros};
-use crate::manifest::{DATA, Entry, File, Manifest, is_of_a_save, quoted, stem, sync};
+use crate::manifest::{DATA, Entry, File, Manifest, is_of_a_save, quoted, remove_leftover, stem, sync};
 
 /// Maximum number of changes on top of a whole array: loading applies each of them.
 const MOST_CHANGES: usize = 16;
@@ -106,27 +107,6 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The ranges of the source that may have other bytes than zeros.
-    fn written(&self) -> Vec<Range<usize>> {
-        let (snapshot, range) = match &self.source {
-            Source::Bytes(bytes) => return iter::once(0..bytes.len()).collect(),
-            Source::Snapshot(snapshot, range) => (snapshot, range),
-        };
-        // A region that nobody has written to takes no memory.
-        let zeros = snapshot.pool().region(snapshot.len()).and_then(|region| region.snapshot());
-        let blocks = zeros.and_then(|zeros| snapshot.changed_since(&zeros)?.blocks().collect::<Result<Vec<_>, _>>());
-        // Without addresses for the region, or if a part was revoked, all is read.
-        blocks.map_or_else(|_| vec![range.clone()], |blocks| within(blocks, range))
-    }
-
-    /// The pages that differ from those of a snapshot. All, if that cannot be found out.
-    fn differing(&self, older: &Snapshot) -> Vec<Range<usize>> {
-        let Source::Snapshot(snapshot, range) = &self.source else { unreachable!("only snapshots have older ones") };
-        let pages = snapshot.changed_since(older).and_then(|changes| changes.pages().collect::<Result<Vec<_>, _>>());
-        // Normally the older snapshot has lost a part. If it is this one, writing it fails.
-        pages.map_or_else(|_| vec![range.clone()], |pages| within(pages, range))
-    }
-
     /// The pages whose bytes differ from those of files.
     fn differing_from_files(&self, files: &ArrayFiles<'_>) -> Result<Vec<Range<usize>>, CheckpointError> {
         let Source::Snapshot(_, range) = &self.source else { unreachable!("only snapshots are compared") };
@@ -151,9 +131,18 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The parts of ranges that lie in `outer`.
-fn within(ranges: Vec<Range<usize>>, outer: &Range<usize>) -> Vec<Range<usize>> {
-    let cut = ranges.into_iter().map(|range| range.start.max(outer.start)..range.end.min(outer.end));
+/// The ranges of a snapshot that may have other bytes than zeros.
+fn written(snapshot: &Snapshot) -> Result<Vec<Range<usize>>, RegionError> {
+    // A region that nobody has written to takes no memory.
+    let zeros = snapshot.pool().region(snapshot.len())?.snapshot()?;
+    snapshot.changed_since(&zeros)?.blocks().collect()
+}
+
+/// The parts of ranges in address order that lie in `outer`.
+fn within(ranges: &[Range<usize>], outer: &Range<usize>) -> Vec<Range<usize>> {
+    let first = ranges.partition_point(|range| range.end <= outer.start);
+    let inside = ranges[first..].iter().take_while(|range| range.start < outer.end);
+    let cut = inside.map(|range| range.start.max(outer.start)..range.end.min(outer.end));
     cut.filter(|range| !range.is_empty()).collect()
 }
 
@@ -219,8 +208,8 @@ impl<'a> Save<'a> {
     }
 
     /// A function that is called after each piece of up to 256 KiB, with the number of bytes that are done and the
-    /// number in all, which becomes less where parts turn out to be unchanged. It may sleep, to leave the disk to
-    /// others. Its error ends the save with [`CheckpointError::Ended`].
+    /// number in all, which becomes less where parts turn out to be unchanged or never written. It may sleep, to leave
+    /// the disk to others. Its error ends the save with [`CheckpointError::Ended`].
     pub fn progress(mut self, progress: &'a mut Progress<'a>) -> Save<'a> {
         self.progress = Some(progress);
         self
@@ -237,9 +226,10 @@ impl<'a> Save<'a> {
     /// occurs twice, and for a range outside of its snapshot.
     pub fn write(self, parts: &[Part<'_>]) -> Result<Saved, CheckpointError> {
         let directory = at(&self.directory, std::path::absolute(&self.directory))?;
-        for (nth, part) in parts.iter().enumerate() {
+        let mut names = HashSet::new();
+        for part in parts {
             part.check()?;
-            if parts[..nth].iter().any(|other| other.name == part.name) {
+            if !names.insert(part.name) {
                 let why = "two parts have this name: give each its own";
                 return Err(CheckpointError::Part { name: part.name.to_owned(), why });
             }
@@ -248,10 +238,11 @@ impl<'a> Save<'a> {
         make(&directory)?;
         let _alone = Alone::wait(&directory)?;
         let before = Manifest::before(&directory)?;
-        let number = before.as_ref().map_or(1, |before| before.save.saturating_add(1));
+        let number = before.as_ref().map_or(1, |before| before.save + 1);
         let total = parts.iter().map(|part| part.len() as u64).sum();
         let data = directory.join(DATA);
-        let mut work = Work { data: data.clone(), number, made: Vec::new(), progress: self.progress, done: 0, total };
+        let (made, found) = (Vec::new(), HashMap::new());
+        let mut work = Work { data: data.clone(), number, made, progress: self.progress, done: 0, total, found };
         let earlier = match self.since {
             Some(since) => work.earlier(parts, since, &directory)?,
             None => HashMap::new(),
@@ -260,8 +251,10 @@ impl<'a> Save<'a> {
         let arrays = parts.iter().map(written).collect::<Result<BTreeMap<_, _>, CheckpointError>>()?;
         let manifest = Manifest::new(number, self.meta.to_owned(), arrays);
         sync(&data)?;
-        manifest.put(&directory)?;
+        let opened = manifest.put(&directory)?;
+        // The new manifest is there, whether or not it is safe on the disk.
         work.made.clear();
+        at(&directory, opened.sync_all())?;
         remove_others(&data, &manifest);
         let places = parts.iter().filter_map(|part| match &part.source {
             Source::Snapshot(snapshot, range) => Some((part.name.to_owned(), (snapshot.id(), range.clone()))),
@@ -286,9 +279,9 @@ fn make(directory: &Path) -> Result<(), CheckpointError> {
 
 /// Removes the files of earlier saves. The checkpoint is complete, so a file that cannot be removed only takes room.
 fn remove_others(data: &Path, manifest: &Manifest) {
-    let kept: Vec<&str> = manifest.files().map(|file| file.name.as_str()).collect();
+    let kept: HashSet<&str> = manifest.files().map(|file| file.name.as_str()).collect();
     for entry in fs::read_dir(data).into_iter().flatten().filter_map(Result::ok) {
-        if entry.file_name().to_str().is_some_and(|name| is_of_a_save(name) && !kept.contains(&name)) {
+        if entry.file_name().to_str().is_some_and(|name| is_of_a_save(name) && !kept.contains(name)) {
             _ = fs::remove_file(entry.path());
         }
     }
@@ -314,6 +307,9 @@ struct Work<'a> {
     progress: Option<&'a mut Progress<'a>>,
     done: u64,
     total: u64,
+    /// The ranges found so far: the pages that differ between two snapshots, and the blocks of one snapshot that may
+    /// have other bytes than zeros. Many parts may belong to one snapshot.
+    found: HashMap<(SnapshotId, Option<SnapshotId>), Vec<Range<usize>>>,
 }
 
 impl Drop for Work<'_> {
@@ -380,7 +376,8 @@ impl Work<'_> {
             let name = format!("{}.{kind}.npy", stem(name, self.number));
             let path = self.data.join(&name);
             remove_leftover(&path)?;
-            fs::hard_link(other.join(DATA).join(&file.name), &path)?;
+            // A symbolic link may lead elsewhere from this directory, or to a file that is removed with the other.
+            linkat(CWD, other.join(DATA).join(&file.name), CWD, &path, AtFlags::SYMLINK_FOLLOW)?;
             self.made.push(path);
             Ok(File { name, ..file.clone() })
         };
@@ -396,12 +393,30 @@ impl Work<'_> {
         entries.iter().enumerate().map(&mut linked).collect()
     }
 
+    /// The ranges of a part that differ from `older`, or without it, those that may have other bytes than zeros.
+    fn ranges(&mut self, part: &Part<'_>, older: Option<&Snapshot>) -> Vec<Range<usize>> {
+        let (snapshot, range) = match &part.source {
+            Source::Bytes(bytes) => return iter::once(0..bytes.len()).collect(),
+            Source::Snapshot(snapshot, range) => (snapshot, range),
+        };
+        let found = self.found.entry((snapshot.id(), older.map(Snapshot::id))).or_insert_with(|| {
+            let ranges = match older {
+                Some(older) => snapshot.changed_since(older).and_then(|changes| changes.pages().collect()),
+                None => written(snapshot),
+            };
+            // All is read if there are no addresses for a region of zeros, or if the older snapshot has lost a part. If
+            // this snapshot has lost one, the read fails.
+            ranges.unwrap_or_else(|_| iter::once(0..snapshot.len()).collect())
+        });
+        within(found, range)
+    }
+
     /// Writes the files of a part that do not exist yet.
     fn write(&mut self, part: &Part<'_>, earlier: Option<&Earlier<'_>>) -> Result<Vec<Entry>, CheckpointError> {
         let (stem, whole) = (stem(part.name, self.number), part.len() as u64);
         if let (Some(earlier), Source::Snapshot(_, place)) = (earlier, &part.source) {
             let ranges = match &earlier.older {
-                Older::Snapshot(older) => part.differing(older),
+                Older::Snapshot(older) => self.ranges(part, Some(*older)),
                 Older::Differing(ranges) => ranges.clone(),
             };
             let changed: u64 = ranges.iter().map(|range| range.len() as u64).sum();
@@ -441,7 +456,8 @@ impl Work<'_> {
             }
         }
         let start = if let Source::Snapshot(_, place) = &part.source { place.start } else { 0 };
-        let placed: Vec<_> = part.written().into_iter().map(|range| (range.start - start, range)).collect();
+        let ranges = self.ranges(part, None).into_iter();
+        let placed: Vec<_> = ranges.map(|range| (range.start - start, range)).collect();
         let head = part.head_or_own();
         Ok(vec![Entry::Whole(self.file(format!("{stem}.npy"), &head, part, &placed)?)])
     }
@@ -489,7 +505,8 @@ impl Work<'_> {
     fn hole(&mut self, crc: &mut Hasher, count: u64) -> Result<(), CheckpointError> {
         if count > 0 {
             crc.combine(&zeros(count));
-            self.count(count, 0)?;
+            // A caller that limits bytes per second must not wait for these.
+            self.count(0, count)?;
         }
         Ok(())
     }
@@ -524,13 +541,6 @@ fn runs(piece: &[u8]) -> Vec<Range<usize>> {
         }
     }
     runs
-}
-
-fn remove_leftover(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
 }
 
 /// Whether two paths lead to one directory.

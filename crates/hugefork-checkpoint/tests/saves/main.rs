@@ -61,7 +61,14 @@ fn untouched_memory_takes_no_room_on_the_disk_and_in_the_pool() {
     let (folder, pool) = (Folder::new(), pool());
     let mut region = pool.region(8 << 20).unwrap();
     write(&mut region, (4 << 20)..(4 << 20) + 5, 7);
-    save(folder.at("1"), &[Part::of("state", &region.snapshot().unwrap())]).unwrap();
+    let mut last = (0, 0);
+    let mut progress = |done, total| {
+        last = (done, total);
+        Ok(())
+    };
+    let snapshot = region.snapshot().unwrap();
+    Save::to(folder.at("1")).progress(&mut progress).write(&[Part::of("state", &snapshot)]).unwrap();
+    assert!(last.0 == last.1 && last.0 <= 2 << 20, "bytes that are not written are not counted: {last:?}");
     let file = fs::metadata(folder.at("1/data/state.1.npy")).unwrap();
     assert_eq!(file.len(), 128 + (8 << 20));
     let blocks = std::os::unix::fs::MetadataExt::blocks(&file) * 512;
@@ -236,6 +243,70 @@ fn a_failed_save_leaves_the_checkpoint_before_and_names_the_file() {
     }
     let error = Checkpoint::open(&path).unwrap().load("b", &pool).unwrap_err();
     assert!(error.to_string().contains("`names` lists them"), "{error}");
+}
+
+#[test]
+fn parts_of_one_snapshot_get_their_changes() {
+    let (folder, pool) = (Folder::new(), pool());
+    let mut region = pool.region(1 << 20).unwrap();
+    write(&mut region, 9..700_000, 1);
+    let bounds = [0, 0, 1, 4096, 4097, 65_535, 65_536, 200_001, 699_999, 1 << 20, 1 << 20];
+    let parts: Vec<_> = bounds.windows(2).enumerate().map(|(nth, pair)| (nth.to_string(), pair[0]..pair[1])).collect();
+    let first = region.snapshot().unwrap();
+    let whole: Vec<_> = parts.iter().map(|(name, range)| Part::of_range(name, &first, range.clone())).collect();
+    let saved = save(&folder.0, &whole).unwrap();
+    (4090..1 << 20).step_by(50_000).for_each(|at| write(&mut region, at..at + 9, 2));
+    let second = region.snapshot().unwrap();
+    let changed: Vec<_> =
+        parts.iter().map(|(name, range)| Part::of_range(name, &second, range.clone()).since(&first)).collect();
+    save_since(&folder.0, &changed, Since::Save(&saved)).unwrap();
+    for (name, range) in &parts {
+        assert!(loaded(&folder.0, name, &pool).starts_with(&second[range.clone()]), "{range:?}");
+    }
+    assert!(files(&folder.0).len() > 12, "{:?}", files(&folder.0));
+}
+
+#[test]
+fn a_directory_that_cannot_be_read_keeps_its_checkpoint() {
+    use std::os::unix::fs::PermissionsExt;
+    let (folder, pool) = (Folder::new(), pool());
+    let path = folder.at("1");
+    save(&path, &[Part::of_bytes("w", b"before")]).unwrap();
+    let rights = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    rights(0o300);
+    std::thread::scope(|scope| {
+        let saves = || {
+            // Also for a user who may read everything. Rights belong to a thread.
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective = rustix::thread::CapabilitySet::empty();
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            save(&path, &[Part::of_bytes("w", b"later")])
+        };
+        let error = scope.spawn(saves).join().unwrap().unwrap_err();
+        assert!(matches!(error, CheckpointError::Io { .. }), "{error}");
+    });
+    rights(0o700);
+    assert!(loaded(&path, "w", &pool).starts_with(b"before"));
+    assert_eq!(files(&path), ["w.1.npy"]);
+}
+
+#[test]
+fn symbolic_links_are_not_written_through_and_not_shared() {
+    use std::os::unix::fs::symlink;
+    let (folder, pool) = (Folder::new(), pool());
+    let (one, two) = (folder.at("1"), folder.at("2"));
+    let region = pool.region(1 << 20).unwrap();
+    let snapshot = region.snapshot().unwrap();
+    fs::write(folder.at("other"), "of another program").unwrap();
+    fs::create_dir(&one).unwrap();
+    symlink(folder.at("other"), one.join("manifest.json.new")).unwrap();
+    let saved = save(&one, &[Part::of("w", &snapshot)]).unwrap();
+    assert_eq!(fs::read_to_string(folder.at("other")).unwrap(), "of another program");
+    // From another directory, the link does not lead to the file.
+    fs::rename(one.join("data/w.1.npy"), one.join("w")).unwrap();
+    symlink("../w", one.join("data/w.1.npy")).unwrap();
+    save_since(&two, &[Part::of("w", &snapshot).since(&snapshot)], Since::Save(&saved)).unwrap();
+    assert_eq!(loaded(&two, "w", &pool), snapshot[..]);
 }
 
 #[test]

@@ -94,9 +94,10 @@ class Save:
         self.pause = time.perf_counter() - started
         """Seconds for which the cut stopped the program."""
         self.total = sum(array.nbytes for array in arrays.values())
-        """Bytes to write: those of all arrays, without those that turn out to be unchanged since the earlier save."""
+        """Bytes to write: those of all arrays, without those that turn out to be unchanged since the earlier save or
+        were never written to."""
         self.written = 0
-        """Bytes written so far; in the end, the size of the checkpoint."""
+        """Bytes written so far."""
         self._names = list(arrays)
         self._heads = {name: head_of(array) for name, array in in_pools.items()}
         self._meta = meta

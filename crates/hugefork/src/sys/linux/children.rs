@@ -38,6 +38,9 @@ use crate::units::BASE_PAGE;
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const OVER: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE).union(MapFlags::FIXED);
 
+/// The pause of a thread that cannot sleep on inotify. The drop of its pool waits for the end of one.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
 /// A piece of a region, and its place in the pool's file. All are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
@@ -173,8 +176,8 @@ pub(super) fn wait_for_close(closes: &Descriptor, time: Option<&Timespec>) -> ru
 }
 
 /// On a thread of its own: calls `look` with the pool's file at once, and each time that a description of the file was
-/// closed, and some times soon after ([`closes_of`]), until `look` returns false. Returns at once if the kernel
-/// refuses.
+/// closed, and some times soon after ([`closes_of`]), until `look` returns false. Without inotify, of which a user has
+/// 128 instances by default, it calls `look` at each [`PAUSE`]. Returns at once if the kernel refuses the table.
 ///
 /// From then on the thread has no other descriptor than this file, so it must not write messages. `sleeper` gets its
 /// number, for [`wake`].
@@ -186,12 +189,19 @@ pub(crate) fn on_each_close(pool: &memory::Linux, sleeper: &AtomicU32, mut look:
     // SAFETY: in this thread's own table, nobody but this function closes it.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     let is_it = rustix::fs::fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity);
-    let Some(Ok(closes)) = is_it.then(|| closes_of(number)) else { return };
+    if !is_it {
+        return;
+    }
+    let closes = closes_of(number);
     sleeper.store(threads::own_number(), Ordering::SeqCst);
     let again = [1, 30, 900].map(|milliseconds| Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 });
     let mut times = again.iter();
     while look(file) {
-        match wait_for_close(&closes, times.next()) {
+        let Ok(closes) = &closes else {
+            let _ = nanosleep(&PAUSE);
+            continue;
+        };
+        match wait_for_close(closes, times.next()) {
             Ok(true) => times = again.iter(),
             Ok(false) => {}
             Err(_) => return,

@@ -857,6 +857,21 @@ fn blocks_come_back_although_the_close_is_reported_before_the_lock_goes() {
     .well();
 }
 
+/// A user has 128 instances of inotify by default, and other programs use them, too.
+#[test]
+fn blocks_come_back_without_inotify() {
+    alone(|| {
+        refuse(with(libc::SYS_inotify_init1, 0, libc::IN_CLOEXEC, libc::EMFILE));
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(2 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        check_fork(|| ());
+        region.as_mut_slice().fill(2);
+        until_free(&pool, 14);
+    })
+    .well();
+}
+
 #[test]
 fn a_child_has_no_zeros_in_place_of_memory_that_it_could_not_map() {
     let ended = alone(|| {
