@@ -25,8 +25,7 @@ impl<S: Sys> PoolCore<S> {
 
     /// How many blocks are left if the next snapshot needs `wanted` for pages.
     pub(super) fn blocks_beside(&self, wanted: usize) -> usize {
-        let (used, blocks) = self.slots.counts();
-        let free_slots = self.block_size.count(self.block_size.len_of(blocks) - used * BASE_PAGE);
+        let free_slots = self.block_size.count(self.slots.free() * BASE_PAGE);
         self.frames.available().saturating_sub(wanted.saturating_sub(free_slots))
     }
 

@@ -190,6 +190,14 @@ impl Slots {
         (used().sum(), used().count())
     }
 
+    /// The number of free slots of blocks that are divided into slots.
+    pub(super) fn free(&self) -> usize {
+        let _signals = SignalsBlocked::new();
+        let blocks = self.lock();
+        let open = blocks.open.iter().filter_map(|block| blocks.all[*block as usize].as_ref());
+        open.map(|of| of.holders.len() - of.used).sum()
+    }
+
     /// The blocks that are divided into slots.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn blocks(&self) -> Vec<BlockId> {
