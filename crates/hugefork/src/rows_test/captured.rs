@@ -339,6 +339,22 @@ fn an_export_names_the_pages_where_they_are() {
     where_pages_are_copied!(row, 8);
 }
 
+/// Other processes read the pages of an export where its list says, so they stay there, also after the export alone has
+/// the block below.
+#[test]
+fn an_export_that_alone_has_a_block_keeps_its_pages_where_they_are() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 4);
+        let kept = held[2].keep().unwrap();
+        let places: Vec<_> = kept.extents(BASE_PAGE).iter().map(|extent| (extent.file_offset, extent.len)).collect();
+        drop((held, region));
+        world.pool.drop_unheld();
+        let now: Vec<_> = kept.extents(BASE_PAGE).iter().map(|extent| (extent.file_offset, extent.len)).collect();
+        assert_eq!((now, slots(world), written(&kept, 4)), (places, 2, vec![1, 2, 0]));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
 /// The numbers of the pages that differ.
 fn differing<S: Sys, N: Newer<S>>(newer: &N, older: &SnapshotCore<S>) -> Vec<usize> {
     let found = Found::new(newer, older, Precision::Page);
