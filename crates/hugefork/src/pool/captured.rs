@@ -17,6 +17,7 @@
 //! |---|---|
 //! | of a block that only the region holds, or no longer maps | when the last fork or snapshot with the block goes |
 //! | that no snapshot has any more | when blocks are short (unheld.rs) |
+//! | that a cut has captured, which waits for operations | when a write finds no block |
 //! | of a snapshot that has lost the block below (snapshot/revoke.rs) | when blocks are short |
 //!
 //! After the first kind of drop, the next snapshot writes the pages back into their block. After the second kind, it
@@ -30,7 +31,7 @@ use super::core::PoolCore;
 use super::frames::Frames;
 use super::holders::SetHolder;
 use super::page_set::PageSet;
-use super::unheld::{UNHELD, USELESS};
+use super::unheld::{UNHELD, USELESS, WAITED_FOR};
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
 use crate::sync::{Engaged, WordGuard, WordLock};
 use crate::sys::Sys;
@@ -157,7 +158,8 @@ impl<S: Sys> Captured<S> {
     /// because only the region holds those blocks, and outdated sets. The caller has the turn.
     fn drop_wanted(&self, wanted: u32, frames: &Frames) {
         let mut sets = self.lock();
-        let waits_for = self.is_cut_waiting.load(Ordering::Relaxed).then_some(sets.cut);
+        let stay = wanted & WAITED_FOR == 0 && self.is_cut_waiting.load(Ordering::Relaxed);
+        let waits_for = stay.then_some(sets.cut);
         let is_useless = |index, of: &Block<S>| frames.references(of.set.base) <= 1 || self.is_outdated(index);
         let is_unheld = |of: &Block<S>| of.set.owners() == 1 && Some(of.cut) != waits_for;
         let is_wanted = |index, of: &Block<S>| {
@@ -463,7 +465,8 @@ impl<S: Sys> SetHolder for Captured<S> {
             fence(Ordering::SeqCst);
         }
         // Another thread may have found these kinds wanted, and be dropping them.
-        !self.freezing.is_taken()
+        let waits = wanted & WAITED_FOR == 0 && self.is_cut_waiting.load(Ordering::Relaxed);
+        !self.freezing.is_taken() && !waits
     }
 }
 

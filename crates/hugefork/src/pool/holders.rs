@@ -114,7 +114,8 @@ pub(crate) trait CowMappingHolder {
 /// the [`Holder`], because their drop is not for fault handlers.
 pub(crate) trait SetHolder: Sync {
     /// Drops the sets of the kinds `wanted`. If another thread has the region's turn, returns false: that thread drops
-    /// them at the end of its turn. The caller has blocked signals.
+    /// them at the end of its turn. Also returns false while a cut waits for operations, unless its sets are wanted.
+    /// The caller has blocked signals.
     fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool;
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::core::PoolCore;
 use super::frames::Content;
 use super::holders::{Droppable, Dropped, Holder};
-use super::unheld::UNHELD;
+use super::unheld::{UNHELD, WAITED_FOR};
 use crate::sync::SignalsBlocked;
 use crate::sys::{Merging, Sys, SystemError};
 use crate::units::{BlockId, HUGE_PAGE};
@@ -106,20 +106,23 @@ impl<S: Sys> PoolCore<S> {
     }
 
     /// Drops pages that were captured for snapshots that are gone or that have lost the block below, and pages for
-    /// which a block that their snapshot alone holds has room. Returns how many blocks came back. Not for fault
-    /// handlers.
+    /// which a block that their snapshot alone holds has room. If a write has found no block, drops those of a cut that
+    /// waits for operations, too: the cut can capture them again, but the write would fail. Returns how many blocks
+    /// came back. Not for fault handlers.
     pub(crate) fn drop_unheld(&self) -> usize {
         let (before, _dropping) = (self.slots.given_back(), self.unheld.dropping.lock());
         let noted = self.unheld.noted.load(Ordering::SeqCst);
-        // If a thread has the turn of a region, some may be left.
-        if self.unheld.may_be_any() && self.drop_sets(UNHELD) {
+        let wanted = if self.are_writers_short_of_blocks() { UNHELD | WAITED_FOR } else { UNHELD };
+        // If a thread has the turn of a region, or waits for it, some may be left.
+        if self.unheld.may_be_any() && self.drop_sets(wanted) {
             self.unheld.dropped.store(noted, Ordering::SeqCst);
         }
         self.slots.given_back().wrapping_sub(before)
     }
 
-    /// Drops the captured page sets of the kinds `wanted`. Returns false if another thread has the turn of a region:
-    /// that thread drops the region's sets at the end of its turn. Not for fault handlers.
+    /// Drops the captured page sets of the kinds `wanted`. Returns false if another thread has the turn of a region,
+    /// which drops the region's sets at the end of its turn, or if a cut keeps sets while it waits. Not for fault
+    /// handlers.
     pub(super) fn drop_sets(&self, wanted: u32) -> bool {
         let _signals = SignalsBlocked::new();
         self.holders.visit().sets().filter(|sets| !sets.drop_sets(wanted, &self.frames)).count() == 0

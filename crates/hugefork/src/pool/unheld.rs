@@ -17,6 +17,9 @@ pub(crate) const USELESS: u32 = 1;
 /// A kind of set to drop: sets that no snapshot has, and those of a snapshot that alone holds the block below.
 pub(crate) const UNHELD: u32 = 2;
 
+/// A kind of set to drop, together with [`UNHELD`]: those that a cut has captured that waits for operations.
+pub(crate) const WAITED_FOR: u32 = 4;
+
 /// Whether a pool may have sets that no snapshot has, and how a fault that finds no block asks the pool's thread to
 /// drop them.
 #[derive(Default)]

@@ -355,6 +355,22 @@ fn an_export_names_the_pages_where_they_are() {
     where_pages_are_copied!(row, 8);
 }
 
+/// Other processes read the pages of an export where its list says, so they stay there, also after the export alone has
+/// the block below.
+#[test]
+fn an_export_that_alone_has_a_block_keeps_its_pages_where_they_are() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 4);
+        let kept = held[2].keep().unwrap();
+        let places: Vec<_> = kept.extents(BASE_PAGE).iter().map(|extent| (extent.file_offset, extent.len)).collect();
+        drop((held, region));
+        world.pool.drop_unheld();
+        let now: Vec<_> = kept.extents(BASE_PAGE).iter().map(|extent| (extent.file_offset, extent.len)).collect();
+        assert_eq!((now, slots(world), written(&kept, 4)), (places, 2, vec![1, 2, 0]));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
 /// The numbers of the pages that differ.
 fn differing<S: Sys, N: Newer<S>>(newer: &N, older: &SnapshotCore<S>) -> Vec<usize> {
     let found = Found::new(newer, older, Precision::Page);
@@ -750,9 +766,9 @@ fn a_cut_between_operations_captures_what_was_written_until_they_were_over() {
     });
 }
 
-/// While a cut waits for operations, blocks become short, and the pool drops page sets that are in no snapshot.
-#[test]
-fn pages_that_were_captured_for_a_cut_that_waits_stay() {
+/// Two snapshots of a history, and a third one, which waits for an operation. Page 2 was captured for it when
+/// `meanwhile` is called. At the end, the snapshots have `held_pages` copies of pages.
+fn beside_a_cut_that_waits(held_pages: usize, meanwhile: impl FnOnce(&World<Soft>)) {
     run_by_page::<Soft>(16, |world| {
         let (region, held) = history(world, 2);
         let operations = HeldOperations::new(Duration::MAX);
@@ -767,12 +783,32 @@ fn pages_that_were_captured_for_a_cut_that_waits_stay() {
             while !waits() {
                 std::thread::yield_now();
             }
-            world.pool.drop_unheld();
+            meanwhile(world);
             operations.core().leave(seat);
             later.join().unwrap()
         });
         operations.core().vacate(seat);
-        assert_eq!((slots(world), written(&held[1], 3), written(&later, 3)), (2, vec![1, 0], vec![1, 2]));
+        assert_eq!((slots(world), written(&held[1], 3), written(&later, 3)), (held_pages, vec![1, 0], vec![1, 2]));
+    });
+}
+
+/// While a cut waits for operations, blocks become short, and the pool drops page sets that are in no snapshot.
+#[test]
+fn pages_that_were_captured_for_a_cut_that_waits_stay() {
+    beside_a_cut_that_waits(2, |world| {
+        world.pool.drop_unheld();
+        assert_eq!(slots(world), 2);
+    });
+}
+
+/// The write may be one that the operation needs for its end, and would fail. The cut captures the pages anew.
+#[test]
+fn a_write_that_finds_no_block_comes_before_the_pages_of_a_cut_that_waits() {
+    beside_a_cut_that_waits(3, |world| {
+        world.pool.drop_unheld();
+        let _short = world.pool.note_writer_short_of_blocks();
+        world.pool.drop_unheld();
+        assert_eq!(slots(world), 1);
     });
 }
 

@@ -179,7 +179,7 @@ impl<S: Sys> SnapshotCore<S> {
 
 impl<S: Sys> SetHolder for SnapshotCore<S> {
     /// Drops the sets over blocks that were taken away. Moves pages over a block into the block itself where nobody
-    /// else holds it any more: they then take no memory of their own.
+    /// else holds it any more: they then take no memory of their own. The pages of an export stay where its list says.
     fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool {
         let has_some = wanted & UNHELD != 0 && self.has_room_for_pages();
         for index in (0..if has_some { self.entries.len() } else { 0 }).map(EntryIndex) {
@@ -187,8 +187,10 @@ impl<S: Sys> SetHolder for SnapshotCore<S> {
             let (mut sets, entry) = (self.sets(), self.entries.get(index));
             let Some(set) = sets.as_mut().and_then(|sets| sets[index.0].as_ref()) else { continue };
             if let Some(block) = entry.block() {
+                // Other processes, which an irrevocable snapshot is for, read the slots of its pages.
                 // A new holder takes its reference under this lock, so the count cannot rise meanwhile.
-                if frames.references(block) != 1 && !seeded!("pages-moved-into-a-block-of-two") {
+                let is_shared = frames.references(block) != 1 && !seeded!("pages-moved-into-a-block-of-two");
+                if is_shared || self.is_irrevocable() {
                     continue;
                 }
                 for (at, page) in set.pages() {
