@@ -175,7 +175,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ScopedAllocator<A> {
             // The engine's own allocations in the middle of a cut: a fork's, or the text of an error.
             Some(heap) if !is_this_thread_between() => null_if_none(heap.allocate_sized(layout)),
             // SAFETY: as above.
-            _ => unsafe { self.outside.alloc(layout) },
+            Some(_) | None => unsafe { self.outside.alloc(layout) },
         }
     }
 

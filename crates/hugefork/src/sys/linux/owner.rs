@@ -85,7 +85,8 @@ fn status_of(child: i32, options: i32) -> Option<i32> {
         match unsafe { libc::waitpid(child, &raw mut status, options) } {
             0 => return None,
             -1 if last_error() == Errno::INTR => {}
-            _ => return Some(status),
+            // The child has ended, or is nobody's to wait for any more.
+            1.. | ..=-1 => return Some(status),
         }
     }
 }
