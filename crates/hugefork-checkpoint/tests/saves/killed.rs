@@ -43,8 +43,9 @@ fn a_killed_save_leaves_a_whole_checkpoint_and_the_next_removes_its_files() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let said = lines.filter(|line| line.contains("saved ")).take(2).last().unwrap();
+        // Without a reader, the child would end by itself at its next line.
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let said = lines.by_ref().filter(|line| line.contains("saved ")).take(2).last().unwrap();
         std::thread::sleep(Duration::from_micros(round * 2500));
         child.kill().unwrap();
         child.wait().unwrap();
