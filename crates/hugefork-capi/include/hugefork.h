@@ -970,7 +970,8 @@ int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_s
  *
  * Costs: pages that were written (HF_COPY_GRAIN_PAGE) take 0.2 to 0.8 us each if they were also
  * written before the last reset, and 11 to 19 us if not; the next writes to them take no fault.
- * If the program has other threads, these are suspended: 50 us, and 3 to 4 us for each page.
+ * If the program has other threads, their writes wait: 50 us, and 3 to 4 us for each page. A
+ * thread that reads meanwhile may find some pages reset and others not yet.
  * Blocks that were copied, discarded or written for the first time take some microseconds for
  * each run of neighbours. To this add some nanoseconds for each block of the region, and 10 to
  * 50 us for each GiB if pages were copied since the last reset.

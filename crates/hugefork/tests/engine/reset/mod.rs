@@ -271,11 +271,22 @@ fn check_cuts(pool: &Pool, grain: CopyGrain, resets: u64) {
                     let at = WRITERS + random.below(words.len() / WRITERS - 2) * WRITERS + writer;
                     words[at.min(words.len() - 2 * WRITERS)].store(count, Ordering::SeqCst);
                     second.store(count, Ordering::SeqCst);
-                    let (two, one) = (second.load(Ordering::SeqCst), first.load(Ordering::SeqCst));
-                    assert!(
-                        [0, count].contains(&two) && [0, count].contains(&one),
-                        "writer {writer}: {one}, {two} and not {count} or 0"
-                    );
+                    // Beside a reset, a thread may read some pages that are put back and others that are not yet.
+                    let (one, two) = loop {
+                        let until = ended.load(Ordering::SeqCst);
+                        let (one, two) = (first.load(Ordering::SeqCst), second.load(Ordering::SeqCst));
+                        assert!(
+                            [0, count].contains(&two) && [0, count].contains(&one),
+                            "writer {writer}: {one}, {two} and not {count} or 0"
+                        );
+                        if begun.load(Ordering::SeqCst) == until {
+                            break (one, two);
+                        }
+                        if over.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        std::thread::yield_now();
+                    };
                     assert!(two != 0 || one == 0, "writer {writer}: the second write is gone, and the first is not");
                     let nothing_came = before.0 == before.1 && begun.load(Ordering::SeqCst) == before.1;
                     assert!(!nothing_came || (one, two) == (count, count), "a write of after the reset is gone");
