@@ -66,7 +66,6 @@ const METHODS: &[(&str, &str)] = &[
     ("Region::as_mut_ptr", "hf_region_address"),
     ("Region::as_mut_slice", "C has addresses"),
     ("Region::as_atomic_u64s", "C has addresses"),
-    ("Region::writers", "C has addresses"),
     ("Region::writers_of", "C has addresses"),
     ("Region::values_of", "C has addresses"),
     ("OwnedValues::of", "C has addresses"),

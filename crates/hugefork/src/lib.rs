@@ -28,13 +28,13 @@
 //! several words, it may have the first half. [`Operations`] prevent that.
 //!
 //! While snapshots are taken, several threads can write to a region as values of plain types ([`Region::values_of`],
-//! [`Region::writers_of`]), as atomic words ([`Region::as_atomic_u64s`]), or by address. While none are taken, each
-//! thread can write to a part of its own ([`Region::writers`]). A single user of a region has [`Region::as_mut_slice`]
-//! and [`Region::slice_of_mut`]. Values of plain types need the feature `bytemuck`, which is on by default.
-//! [`Region::read_from`] and [`Region::write_to`] serve files, pipes and sockets; [`Snapshot::write_to`] serves every
-//! `io::Write`, and [`Snapshot::reader`] is an `io::Read`. The crate `hugefork-checkpoint` saves snapshots to files
-//! with checksums, and loads them. [`Region::pin`] and [`Region::pin_owned`] keep memory in place for the kernel, for
-//! devices and for other languages.
+//! [`Region::writers_of`]), as atomic words ([`Region::as_atomic_u64s`]), or by address. A single user of a region has
+//! [`Region::as_mut_slice`] and [`Region::slice_of_mut`], whose chunks serve several threads while none are taken.
+//! Values of plain types need the feature `bytemuck`, which is on by default. [`Region::read_from`] and
+//! [`Region::write_to`] serve files, pipes and sockets; [`Snapshot::write_to`] serves every `io::Write`, and
+//! [`Snapshot::reader`] is an `io::Read`. The crate `hugefork-checkpoint` saves snapshots to files with checksums, and
+//! loads them. [`Region::pin`] and [`Region::pin_owned`] keep memory in place for the kernel, for devices and for other
+//! languages.
 //!
 //! # When memory is taken
 //! A block has no memory until its first use, and then the kernel takes ten times as long to provide it as the rest of

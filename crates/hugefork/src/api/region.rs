@@ -49,7 +49,7 @@ use crate::types::snapshot_id::SnapshotId;
 /// # Threads
 /// Any number of threads may write to a region through [`Region::as_mut_ptr`] while others fork or snapshot it. As with
 /// any memory, the program must prevent two threads from writing to the same bytes at once. [`Region::as_atomic_u64s`]
-/// and [`Region::writers`] ensure that by their types.
+/// and [`Region::writers_of`] ensure that by their types.
 ///
 /// A thread that blocks all signals, as threads of many servers do, ends the process at its first write to a block, by
 /// a `SIGSEGV` without a message: the kernel does not deliver a blocked signal for a fault. Unblock `SIGSEGV` in the
@@ -129,7 +129,7 @@ impl Region {
         self.held.at(0).as_ptr()
     }
 
-    /// All bytes, for a caller with exclusive access to the region. [`Region::writers`] gives parts to several threads,
+    /// All bytes, for a caller with exclusive access to the region. Their `chunks_mut` gives parts to several threads,
     /// and [`Region::as_atomic_u64s`] gives the whole region to any number of threads.
     ///
     /// Like every exclusive slice of a region, it cancels [lazy frees](Region::lazy_free) anywhere in the region that
@@ -456,8 +456,8 @@ impl Region {
     /// * In a process without other threads (apart from hugefork's own), no thread has to wait.
     /// * If only single pages differ, and they are in one mapping, the reset happens at one moment, also for readers.
     ///   Writers wait for some microseconds afterwards. This takes 20 us more.
-    /// * If blocks differ, or are pinned, writers wait until the reset is done. Readers do not: they may find some pages
-    ///   reset and others not yet. This takes some 50 us more, and 3 to 4 us for each page.
+    /// * If blocks differ, or are pinned, writers wait until the reset is done. Readers do not: they may find some
+    ///   pages reset and others not yet. This takes some 50 us more, and 3 to 4 us for each page.
     ///
     /// In the last case the kernel visits all mapped memory; with [`CopyGrain::Page`](crate::CopyGrain::Page) and
     /// [`calls_wait`](RegionOptions::calls_wait), reads and system calls wait, too, as during a snapshot. In the second

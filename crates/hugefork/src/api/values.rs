@@ -446,8 +446,10 @@ impl Region {
     /// Splits the region into disjoint parts, as values of any plain type for as many threads, and a handle that forks,
     /// snapshots and resets the whole region while they write. There are `count` parts, or fewer if the region has
     /// fewer blocks, but at least one. Each begins with the first value of a block, so that two threads fault on the
-    /// same block only if a value lies across its end. The bytes after the last whole value belong to no part. Needs
-    /// the feature `bytemuck`, which is on by default.
+    /// same block only if a value lies across its end, and their lengths differ by at most a block. The bytes after the
+    /// last whole value belong to no part. Needs the feature `bytemuck`, which is on by default.
+    ///
+    /// While no thread takes snapshots, `chunks_mut` of [`Region::as_mut_slice`] gives parts that are slices.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -478,16 +480,20 @@ impl Region {
         if size == 0 {
             return Err(not_a_view::<T>(0..self.len(), align_of::<T>()));
         }
-        // Converts the parts of `writers`, whose slices are gone when this function returns.
-        let lengths: Vec<usize> = self.writers(count)?.into_iter().map(|part| part.len()).collect();
+        // As for every exclusive slice: no bytes may change under the parts.
+        self.bytes_mut()?;
         let region: &Region = self;
         let (base, values) = (region.as_mut_ptr().cast::<T>(), region.len() / size);
-        let mut end: usize = 0;
-        let parts = lengths.into_iter().map(|len| {
-            // The rest after the last value belongs to no part.
-            let first = values.min(end.div_ceil(size));
-            end += len;
-            let len = values.min(end.div_ceil(size)) - first;
+        let block = region.pool().block_size().bytes();
+        let blocks = region.len() / block;
+        let count = count.clamp(1, blocks);
+        // The first value of a part. The rest after the last value belongs to no part.
+        let first = |part: usize| {
+            let before = blocks / count * part + part.min(blocks % count);
+            values.min((before * block).div_ceil(size))
+        };
+        let parts = (0..count).map(|part| {
+            let (first, len) = (first(part), first(part + 1) - first(part));
             let at = NonNull::new(base.wrapping_add(first)).expect("no region lies at address zero");
             // SAFETY: regions are aligned to blocks, and values follow each other from there on. The range is mapped
             // while the region is borrowed. The borrow is exclusive, so only these parts access its bytes; the handle

@@ -3,7 +3,6 @@
 //! | writers | a region as | by |
 //! |---|---|---|
 //! | one | `&mut [T]` | `Region::slice_of_mut` (values.rs) |
-//! | several, each to a part | `&mut [u8]` each | [`Region::writers`] |
 //! | any number, beside snapshots | `&[AtomicU64]` | [`Region::as_atomic_u64s`] |
 //! | any number, beside snapshots | `Values<T>` | `Region::values_of` (values.rs) |
 //! | several, each to a part, beside snapshots | `Values<T>` each | `Region::writers_of` (values.rs) |
@@ -62,52 +61,6 @@ impl Region {
         // that shares the region accesses its bytes only here, in words; users of `as_mut_ptr` are responsible for
         // races with these.
         unsafe { std::slice::from_raw_parts(base, count) }
-    }
-
-    /// Splits the region into disjoint parts, for as many threads. They begin and end at blocks, so that no two threads
-    /// fault on the same block, and their lengths differ by at most a block. There are `count` of them, or fewer if the
-    /// region has fewer blocks, but at least one.
-    ///
-    /// No other use of the region is possible while a part lives. To write while another thread takes snapshots, use
-    /// [`Region::writers_of`], [`Region::values_of`] or [`Region::as_atomic_u64s`].
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let pool = hugefork::Pool::builder().capacity(32 << 20).build()?;
-    /// let mut state = pool.region(8 << 20)?;
-    /// std::thread::scope(|scope| -> Result<(), hugefork::RegionError> {
-    ///     for (value, part) in (1..).zip(state.writers(4)?) {
-    ///         scope.spawn(move || part.fill(value));
-    ///     }
-    ///     Ok(())
-    /// })?;
-    /// assert_eq!(state.as_mut_slice()[(8 << 20) - 1], 4);
-    /// # Ok(())
-    /// # }
-    /// ```
-    /// ```compile_fail
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
-    /// # let mut state = pool.region(4 << 20)?;
-    /// let parts = state.writers(2)?;
-    /// state.discard(0..4096)?; // `state` is borrowed
-    /// assert_eq!(parts[0][0], 0);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`RegionError::ForkedChild`].
-    pub fn writers(&mut self, count: usize) -> Result<Vec<&mut [u8]>, RegionError> {
-        let size = self.pool().block_size().bytes();
-        let mut rest = self.bytes_mut()?;
-        let blocks = rest.len() / size;
-        let count = count.clamp(1, blocks);
-        let parts = (0..count).map(|part| {
-            let len = (blocks / count + usize::from(part < blocks % count)) * size;
-            rest.split_off_mut(..len).expect("the lengths sum up to that of the region")
-        });
-        Ok(parts.collect())
     }
 }
 

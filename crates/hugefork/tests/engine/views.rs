@@ -112,15 +112,11 @@ fn parts_are_the_whole_region_however_many_are_asked_for() {
     for (count, blocks) in
         [(0, &[5][..]), (1, &[5]), (2, &[3, 2]), (4, &[2, 1, 1, 1]), (5, &[1; 5]), (usize::MAX, &[1; 5])]
     {
-        let at = region.as_ptr();
-        let parts = region.writers(count).unwrap();
+        let (_handle, parts) = region.writers_of::<u8>(count).unwrap();
         assert_eq!(parts.iter().map(|part| part.len() / BLOCK).collect::<Vec<_>>(), blocks, "{count}");
-        let mut next = at;
-        for part in &parts {
-            assert_eq!(part.as_ptr(), next);
-            next = next.wrapping_add(part.len());
-        }
-        assert_eq!(next, at.wrapping_add(5 * BLOCK));
+        (1..).zip(&parts).for_each(|(number, part)| part.fill(number));
+        let expected: Vec<u8> = (1..).zip(blocks).flat_map(|(number, len)| vec![number; len * BLOCK]).collect();
+        assert!(region.as_mut_slice() == expected, "{count}");
     }
 }
 
@@ -256,7 +252,7 @@ fn a_child_of_fork_is_given_no_view_of_what_it_does_not_have() {
             let refused = panics(&mut || region.as_mut_slice()[0] = 2).as_str() == expected
                 && panics(&mut || region.as_atomic_u64s()[0].store(2, Ordering::Relaxed)).as_str() == expected
                 && panics(&mut || owned.values().set(0, 2)).as_str() == expected
-                && region.writers(2).is_err_and(|error| error == RegionError::ForkedChild)
+                && region.writers_of::<u8>(2).is_err_and(|error| error == RegionError::ForkedChild)
                 && region.slice_of_mut::<u64>(0..8) == Err(RegionError::ForkedChild)
                 && snapshot.slice_of::<u64>(0..8) == Err(RegionError::ForkedChild)
                 && snapshot.write_to(io::sink(), 0..8).is_err()

@@ -339,7 +339,7 @@ fn a_child_has_slices_of_its_regions() {
             copy.slice_of_mut::<u32>(0..16).unwrap()[0] = 7;
             assert_eq!(copy.as_atomic_u64s()[0].load(Ordering::Relaxed), 7 | 1 << 40);
             assert_eq!(copy.values_of::<u64>(0..16).unwrap().get(0), 7 | 1 << 40);
-            assert_eq!(copy.writers(2).unwrap().len(), 2);
+            assert_eq!(copy.writers_of::<u8>(2).unwrap().1.len(), 2);
             assert_eq!(copy.snapshot().map(drop), Err(RegionError::ForkedChild));
         });
         assert_eq!(region.as_mut_slice()[..6], [0, 0, 0, 0, 0, 1]);
