@@ -261,6 +261,7 @@ fn check_cuts(pool: &Pool, grain: CopyGrain, resets: u64) {
         for writer in 0..WRITERS {
             let (region, over, writes, begun, ended) = (&region, &over, &writes, &begun, &ended);
             scope.spawn(move || {
+                let _over = Over(over);
                 let words = region.as_atomic_u64s();
                 let (first, second) = (&words[writer], &words[words.len() - 1 - writer]);
                 let (mut random, mut count) = (Random::new(99 + writer as u64), 0);
@@ -297,7 +298,7 @@ fn check_cuts(pool: &Pool, grain: CopyGrain, resets: u64) {
         let _over = Over(&over);
         for nth in 0..resets {
             let enough = writes.load(Ordering::Relaxed) + 30;
-            while writes.load(Ordering::Relaxed) < enough {
+            while writes.load(Ordering::Relaxed) < enough && !over.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
             begun.store(nth + 1, Ordering::SeqCst);
