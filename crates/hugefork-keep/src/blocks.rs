@@ -34,6 +34,14 @@ pub(crate) struct Survey {
     pub(crate) dense: Vec<usize>,
 }
 
+impl Survey {
+    /// Notes that a dense block is huge now.
+    pub(crate) fn note_huge(&mut self) {
+        self.huge_bytes += HUGE_PAGE as u64;
+        self.base_bytes = self.base_bytes.saturating_sub(HUGE_PAGE as u64);
+    }
+}
+
 /// The page table of another process. After an `exec` of that process it is empty.
 #[derive(Debug)]
 pub(crate) struct Pages(File);
@@ -43,7 +51,9 @@ pub(crate) struct Pages(File);
 pub(crate) enum Worth {
     /// The block is dense, and only this process maps its pages.
     Dense,
-    /// The block is huge already, or no longer dense.
+    /// The block is huge already: the kernel collapses some by itself.
+    Huge,
+    /// The block is no longer dense.
     NotDense,
     /// Another process maps a page of the block.
     Shared,
@@ -87,7 +97,10 @@ impl Pages {
             base += run.len() / BASE_PAGE;
             is_huge |= huge;
         })?;
-        if is_huge || base < MIN_PAGES {
+        if is_huge {
+            return Ok(Worth::Huge);
+        }
+        if base < MIN_PAGES {
             return Ok(Worth::NotDense);
         }
         let mut words = [0; HUGE_PAGE / BASE_PAGE * 8];

@@ -62,6 +62,8 @@ pub(crate) struct Kept {
     pace: Pace,
     /// Time of the last scan, and the number of faults at that time.
     scanned: Option<(Instant, u64)>,
+    /// Whether a page of a block was in use at its collapse, so that the next scan finds the block again.
+    missed: bool,
     survey: Survey,
     /// Number of lazily freed pages of all processes ([`lazy_frees`](proc::lazy_frees)) at the last scan.
     lazy_frees: Option<u64>,
@@ -92,6 +94,7 @@ impl Kept {
             interval: FIRST_INTERVAL,
             pace: Pace::new(now),
             scanned: None,
+            missed: false,
             survey: Survey::default(),
             lazy_frees: None,
             pages: None,
@@ -163,7 +166,7 @@ impl Kept {
         let interval = if is_shared { SCAN_SHARED } else { SCAN_ALONE };
         let is_due = self.scanned.is_none_or(|(at, faults)| {
             // Pages that were shared at the last scan may belong to the process alone by now.
-            let may_differ = faults != self.sample.faults || !self.pending.is_empty();
+            let may_differ = faults != self.sample.faults || !self.pending.is_empty() || self.missed;
             may_differ && now.saturating_duration_since(at) >= interval
         });
         if is_due {
@@ -182,6 +185,7 @@ impl Kept {
 
     fn scan(&mut self, now: Instant) {
         self.scanned = Some((now, self.sample.faults));
+        self.missed = false;
         let lazy_frees = proc::lazy_frees();
         let may_be_lazy =
             lazy_frees > 0 && (self.lazy_frees != Some(lazy_frees) || self.trouble == Some(Trouble::FreedLazily));
@@ -248,6 +252,7 @@ impl Kept {
                     self.collapse(block, now);
                     break;
                 }
+                Ok(Worth::Huge) => self.survey.note_huge(),
                 Ok(Worth::NotDense | Worth::Shared) => {}
                 // The process has ended.
                 Err(_) => self.pending.clear(),
@@ -268,15 +273,15 @@ impl Kept {
         match collapsed {
             Ok(()) => {
                 self.collapsed += 1;
-                self.survey.huge_bytes += HUGE_PAGE as u64;
-                self.survey.base_bytes = self.survey.base_bytes.saturating_sub(HUGE_PAGE as u64);
+                self.survey.note_huge();
             }
             Err(errno) => {
                 self.refused += 1;
                 match errno {
                     Errno::PERM | Errno::ACCESS => self.give_up(Some(Trouble::NotAllowed), now),
                     Errno::NOMEM => self.give_up(Some(Trouble::ShortOfMemory), now),
-                    // The process has ended, a page of the block is in use, or the block may have no huge page.
+                    Errno::AGAIN | Errno::BUSY => self.missed = true,
+                    // The process has ended, or the block may have no huge page.
                     _ => {}
                 }
             }

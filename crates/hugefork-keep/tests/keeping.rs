@@ -184,9 +184,10 @@ fn memory_is_huge_again_with_its_contents_after_a_child() {
     assert_eq!(shared.blocks_collapsed, 0, "{shared:?}");
     actor.go_on();
     actor.wait_for("alone");
+    // The kernel may collapse some by itself.
     let is_over = |process: &ProcessReport| process.blocks_pending == 0 && huge_blocks(process) >= BLOCKS;
     let after = keep_until(&mut keeper, pid, is_over);
-    assert!(after.blocks_collapsed as usize >= BLOCKS && after.blocks_refused == 0, "{after:?}");
+    assert_eq!(after.trouble, None, "{after:?}");
     actor.go_on();
     actor.wait_for("alone");
     actor.end();
@@ -224,8 +225,8 @@ fn blocks_beside_shared_ones_are_huge_again() {
     keep_until(&mut keeper, pid, |process| process.forks == 2);
     actor.go_on();
     actor.wait_for("alone");
-    let report = keep_until(&mut keeper, pid, |process| process.blocks_collapsed as usize == BLOCKS / 2);
-    assert_eq!(report.blocks_refused, 0, "{report:?}");
+    let report = keep_until(&mut keeper, pid, |process| huge_blocks(process) >= BLOCKS / 2);
+    assert_eq!(report.trouble, None, "{report:?}");
     actor.end();
 }
 
