@@ -56,6 +56,7 @@ mod error;
 mod files;
 mod load;
 mod manifest;
+mod open;
 mod save;
 
 use std::path::Path;

@@ -303,6 +303,21 @@ def test_an_error_names_the_file_and_says_what_to_do(pool, tmp_path):
         checkpoint.load(tmp_path / "text")
 
 
+def test_a_fifo_in_place_of_a_file_is_refused_at_once(run, pool, tmp_path):
+    checkpoint.save(tmp_path, {"w": pool.zeros(3)}).result()
+    for file in (tmp_path / "data" / "w.1.npy", tmp_path / "manifest.json"):
+        whole = file.read_bytes()
+        file.unlink()
+        os.mkfifo(file)
+        for call in ("load(path)", "load(path, check=False)", "verify(path)", "meta(path)"):
+            done = run(f"path = {str(tmp_path)!r}\nhf.checkpoint.{call}")
+            if (file.name, call) != ("w.1.npy", "meta(path)"):
+                assert f"{file} is " in done.stderr and "put the file back, or take another directory" in done.stderr
+        file.unlink()
+        file.write_bytes(whole)
+    check(tmp_path, {"w": np.zeros(3)})
+
+
 def test_a_save_since_a_missing_save_writes_everything(pool, tmp_path):
     w = pool.array(np.ones(100_000))
     first = checkpoint.save(tmp_path, {"w": w})

@@ -83,6 +83,9 @@ def _path_of(directory: Path, file: Entry) -> Path:
     path: Path = directory / "data" / file["file"]
     if not path.exists():
         raise CheckpointError(f"{path} is missing: it was removed; put it back, or load another checkpoint")
+    if not path.is_file():
+        # To open a FIFO would wait for a writer.
+        raise CheckpointError(f"{path} is not a regular file: it was replaced; put the file back, or take another directory")
     found = path.stat().st_size
     if found != file["nbytes"]:
         how = "truncated" if found < file["nbytes"] else "altered"
