@@ -615,6 +615,28 @@ def test_saves_to_one_directory_come_one_after_the_other(pool, tmp_path):
     assert (found == found[0]).all()
 
 
+@pytest.mark.parametrize("read", [checkpoint.load, checkpoint.verify, lambda path: checkpoint.load(path, check=False)])
+def test_a_load_finds_its_files_however_often_saves_replace_them(pool, tmp_path, monkeypatch, read):
+    def save(turn):
+        checkpoint.save(tmp_path, {name: pool.full(20_000, turn) for name in "abc"}).result()
+
+    save(1)
+    path_of = checkpoint._reader._path_of
+
+    def slow(*of):
+        for turn in range(2, 14):
+            save(turn)
+        return path_of(*of)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint._reader, "_path_of", slow)
+        found = read(tmp_path) or {}
+    assert all((array == 1).all() for array in found.values())
+    save(20)
+    assert len(os.listdir(tmp_path / "data")) == 3
+    check(tmp_path, {name: np.full(20_000, 20) for name in "abc"})
+
+
 def test_only_a_save_is_taken_for_the_one_before(pool, tmp_path):
     for since in (b"last", 7, {"a": 1}):
         with pytest.raises(TypeError, match="give what an earlier save returned"):

@@ -13,7 +13,6 @@ import numpy as np
 
 from .. import _native
 from .._arrays import Array
-from .._errors import CheckpointError
 
 Entry = dict[str, Any]
 
@@ -41,15 +40,7 @@ def header_of(head: Entry) -> bytes:
 
 def read_manifest(directory: Path) -> Entry:
     """Reads and checks the manifest."""
-    return json.loads(_native.read_manifest(directory))  # type: ignore[no-any-return]
-
-
-def manifest_or_none(directory: Path) -> Entry | None:
-    """The manifest, if it exists and is valid."""
-    try:
-        return read_manifest(directory)
-    except (OSError, CheckpointError):
-        return None
+    return _native.read_checkpoint(directory, json.loads)
 
 
 def files_of(manifest: Entry) -> Iterator[Entry]:
