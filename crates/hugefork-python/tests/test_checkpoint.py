@@ -3,6 +3,7 @@
 import errno
 import gc
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -333,6 +334,57 @@ def test_a_save_since_a_missing_save_writes_everything(pool, tmp_path):
     check(tmp_path, {"w": w[1:]})
     checkpoint.save(tmp_path / "other", {"w": w}, since=save).result()
     check(tmp_path / "other", {"w": w})
+
+
+TYPES = [
+    [("π", "f8")],
+    [("é", "f8"), ("b", [("中", "i4"), ("c", [("d", "f4", (2, 3))])])],
+    [(("Titel π", "n"), "i4"), ("m", "f8")],
+    [("it's \\ \"one\"\n", "f8"), ("\ud800", "i2")],
+    [(f"π{nth}", "f4") for nth in range(6000)],
+    [("a", "i4"), ("b", ">i4")],
+    np.dtype([("a", "i1"), ("b", "f8")], align=True),
+    [("a", "S0")],
+    [],
+    ">f8",
+    "M8[25s]",
+    "m8[us]",
+    "U5",
+    ">U5",
+    "S3",
+    "V5",
+    "V0",
+    "?",
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: ascii(dtype)[:20])
+def test_arrays_of_each_type_are_saved_and_loaded(pool, tmp_path, dtype):
+    dtype, save = np.dtype(dtype), None
+    for turn, shape in enumerate(((5, 2), (), (0, 3))):
+        ordinary = np.ndarray(shape, dtype, bytearray(b"" * (math.prod(shape) * dtype.itemsize)))
+        arrays = {"in pool": pool.array(ordinary), "ordinary": ordinary}
+        path = tmp_path / str(turn)
+        save = checkpoint.save(path, arrays)
+        save.result()
+        again = checkpoint.save(path, arrays, since=save)
+        again.result()
+        assert again.written == ordinary.nbytes, "what lies in the pool is unchanged"
+        for found in (checkpoint.load(path), checkpoint.load(path, pool=pool), checkpoint.load(path, check=False)):
+            found["by numpy"] = np.load(path / "data" / "ordinary.2.npy", max_header_size=1 << 20)
+            for array in found.values():
+                assert (array.dtype, array.dtype.fields, array.shape) == (dtype, dtype.fields, shape)
+                assert np.array_equal(array, ordinary)
+        del arrays, found
+
+
+@pytest.mark.parametrize("offsets", [[8, 0], [0, 2]])
+def test_types_that_no_numpy_file_can_describe_are_refused_by_name(pool, tmp_path, offsets):
+    dtype = np.dtype({"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": offsets})
+    for array in (pool.zeros(3, dtype), np.zeros(3, dtype)):
+        with pytest.raises(ValueError, match=r"'w' is of .*offsets.*: give fields in order, without overlap"):
+            checkpoint.save(tmp_path, {"w": array})
+    assert not any(tmp_path.iterdir())
 
 
 def test_unsupported_arrays_are_refused(pool, tmp_path):
