@@ -456,8 +456,8 @@ impl Region {
     /// * In a process without other threads (apart from hugefork's own), no thread has to wait.
     /// * If only single pages differ, and they are in one mapping, the reset happens at one moment, also for readers.
     ///   Writers wait for some microseconds afterwards. This takes 20 us more.
-    /// * If blocks differ, or are pinned, writers wait until the reset is done. Readers do not: they may find some pages
-    ///   reset and others not yet. This takes some 50 us more, and 3 to 4 us for each page.
+    /// * If blocks differ, or are pinned, writers wait until the reset is done. Readers do not: they may find some
+    ///   pages reset and others not yet. This takes some 50 us more, and 3 to 4 us for each page.
     ///
     /// In the last case the kernel visits all mapped memory; with [`CopyGrain::Page`](crate::CopyGrain::Page) and
     /// [`calls_wait`](RegionOptions::calls_wait), reads and system calls wait, too, as during a snapshot. In the second
