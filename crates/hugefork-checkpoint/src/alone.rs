@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use crate::error::{CheckpointError, at};
 use crate::manifest::LOCK;
+use crate::open::open;
 
 /// A directory by its device and inode, whichever path leads to it.
 type Place = (u64, u64);
@@ -91,9 +92,7 @@ impl Alone {
         let turn = Turn::wait((found.dev(), found.ino()));
         let path = directory.join(LOCK);
         // The program may have a file of this name: nothing is written to it, and it is not removed.
-        let flags = OFlags::NOFOLLOW.bits() as i32;
-        let file = fs::OpenOptions::new().read(true).write(true).create(true).custom_flags(flags).open(&path);
-        let file = at(&path, file)?;
+        let file = open(&path, OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW)?;
         loop {
             match fcntl_lock(&file, FlockOperation::LockExclusive) {
                 Err(Errno::INTR) => {}

@@ -77,6 +77,14 @@ impl CheckpointError {
     }
 }
 
+/// `None` if there is no such file.
+pub(crate) fn if_found<T>(result: Result<T, CheckpointError>) -> Result<Option<T>, CheckpointError> {
+    match result {
+        Err(CheckpointError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
 /// Puts the name of a file into errors of the system.
 pub(crate) fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, CheckpointError> {
     result.map_err(|source| CheckpointError::Io { path: path.to_owned(), source })

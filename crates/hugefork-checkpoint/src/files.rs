@@ -1,16 +1,17 @@
 //! The numpy files of a checkpoint, read.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crc32fast::Hasher;
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{OFlags, SeekFrom, seek};
 
-use crate::error::{CheckpointError, at};
+use crate::error::{CheckpointError, at, if_found};
 use crate::manifest::{DATA, Entry, File};
+use crate::open::open;
 
 /// Bytes per call of the system. So few bytes remain in the cache of a CPU until all work on them is done.
 pub(crate) const PIECE: usize = 256 << 10;
@@ -58,12 +59,9 @@ struct Open<'a> {
 impl<'a> Open<'a> {
     fn new(directory: &Path, entry: &'a File) -> Result<Open<'a>, CheckpointError> {
         let path = directory.join(DATA).join(&entry.name);
-        let file = match fs::File::open(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let why = "is missing: it was removed; put it back, or load another checkpoint".to_owned();
-                return Err(CheckpointError::Altered { path, why });
-            }
-            file => at(&path, file)?,
+        let Some(file) = if_found(open(&path, OFlags::RDONLY))? else {
+            let why = "is missing: it was removed; put it back, or load another checkpoint".to_owned();
+            return Err(CheckpointError::Altered { path, why });
         };
         let found = at(&path, file.metadata())?.len();
         if found != entry.nbytes {

@@ -50,12 +50,17 @@
 //! A save that fails or is killed leaves the checkpoint before; the next save removes its files. A full disk is a
 //! [`CheckpointError::Io`] with the file's name. A load of files that are missing, truncated or altered is a
 //! [`CheckpointError::Altered`], and no region is made of them.
+//!
+//! Saves may replace a checkpoint while it is loaded: they leave the files that the load began with, and the next save
+//! removes them.
 
 mod alone;
 mod error;
 mod files;
+mod kept;
 mod load;
 mod manifest;
+mod open;
 mod save;
 
 use std::path::Path;

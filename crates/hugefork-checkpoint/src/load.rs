@@ -2,39 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hugefork::{Pool, Region};
 
 use crate::error::CheckpointError;
 use crate::files::ArrayFiles;
-use crate::manifest::Manifest;
-
-/// So often a load begins again because a save has replaced the checkpoint meanwhile.
-const ATTEMPTS: usize = 10;
+use crate::kept::Kept;
+use crate::manifest::{Manifest, NAME};
 
 /// Loads all arrays of a checkpoint, each into a region of its own. See [`Checkpoint::load`].
 ///
 /// # Errors
 /// Those of [`Checkpoint::open`] and [`Checkpoint::load`].
 pub fn load(directory: impl AsRef<Path>, pool: &Pool) -> Result<BTreeMap<String, Region>, CheckpointError> {
-    let mut checkpoint = Checkpoint::open(directory)?;
-    for attempt in 1.. {
-        let regions = checkpoint.names().map(|name| Ok((name.to_owned(), checkpoint.load(name, pool)?))).collect();
-        match regions {
-            Err(CheckpointError::Altered { .. } | CheckpointError::Io { .. }) if attempt < ATTEMPTS => {
-                let now = Checkpoint::open(&checkpoint.directory)?;
-                if now.manifest == checkpoint.manifest {
-                    return regions;
-                }
-                checkpoint = now;
-            }
-            regions => return regions,
-        }
-    }
-    unreachable!("the last attempt returns")
+    let checkpoint = Checkpoint::open(directory)?;
+    checkpoint.names().map(|name| Ok((name.to_owned(), checkpoint.load(name, pool)?))).collect()
 }
 
-/// A checkpoint that a save has written.
+/// A checkpoint that a save has written. It keeps its files while it lives: a save that replaces the checkpoint, also
+/// one of another process, leaves them to the next save to remove.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,17 +43,22 @@ pub fn load(directory: impl AsRef<Path>, pool: &Pool) -> Result<BTreeMap<String,
 pub struct Checkpoint {
     directory: PathBuf,
     manifest: Manifest,
+    _kept: Arc<Kept>,
 }
 
 impl Checkpoint {
-    /// Reads and checks the manifest of a checkpoint. A save that replaces the checkpoint removes the files that this
-    /// manifest names; then [`Checkpoint::load`] says that they are missing, and [`load`] begins again.
+    /// Reads and checks the manifest of a checkpoint.
     ///
     /// # Errors
     /// [`CheckpointError::Missing`], [`CheckpointError::Altered`], [`CheckpointError::Io`].
     pub fn open(directory: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
         let directory = directory.as_ref().to_owned();
-        Ok(Checkpoint { manifest: Manifest::read(&directory)?, directory })
+        let path = directory.join(NAME);
+        if let Ok(false) = path.try_exists() {
+            return Err(CheckpointError::Missing { path });
+        }
+        let kept = Arc::new(Kept::of(&directory));
+        Ok(Checkpoint { manifest: Manifest::read(&directory)?, directory, _kept: kept })
     }
 
     /// The names of its arrays, in order.

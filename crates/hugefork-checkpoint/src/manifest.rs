@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{CheckpointError, at};
+use crate::error::{CheckpointError, at, if_found};
+use crate::open::{open, open_folder};
 
 pub(crate) const NAME: &str = "manifest.json";
 
@@ -79,10 +81,7 @@ impl Manifest {
     /// Reads and checks the manifest of a directory.
     pub(crate) fn read(directory: &Path) -> Result<Manifest, CheckpointError> {
         let path = directory.join(NAME);
-        let text = match fs::read(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Err(CheckpointError::Missing { path }),
-            text => at(&path, text)?,
-        };
+        let Some(text) = if_found(contents(&path))? else { return Err(CheckpointError::Missing { path }) };
         Manifest::parse(text).map_err(|why| {
             CheckpointError::altered(&path, format!("is not a manifest of a checkpoint, or was altered: {why}"))
         })
@@ -129,7 +128,7 @@ impl Manifest {
             Ok(manifest) => return Ok(Some(manifest)),
             Err(CheckpointError::Missing { .. }) => {}
             Err(CheckpointError::Altered { path, why }) => {
-                let was_own = is_own(&at(&path, fs::read(&path))?);
+                let was_own = contents(&path).is_ok_and(|text| is_own(&text));
                 let (why, _) = why.rsplit_once("; ").unwrap_or((&why, ""));
                 return if was_own { Ok(None) } else { Err(foreign(format!("{} {why}", path.display()))) };
             }
@@ -153,7 +152,7 @@ impl Manifest {
     /// makes safe on the disk. It is opened first: after an error, the manifest is as before.
     pub(crate) fn put(&self, directory: &Path) -> Result<fs::File, CheckpointError> {
         let made = directory.join("manifest.json.new");
-        let opened = at(directory, fs::File::open(directory))?;
+        let opened = open_folder(directory)?;
         let write = || {
             // A link of this name leads to a file that belongs to others.
             remove_leftover(&made)?;
@@ -181,13 +180,19 @@ impl Entry {
     }
 }
 
+fn contents(path: &Path) -> Result<Vec<u8>, CheckpointError> {
+    let (mut file, mut text) = (open(path, OFlags::RDONLY)?, Vec::new());
+    at(path, file.read_to_end(&mut text))?;
+    Ok(text)
+}
+
 fn names_of(folder: &Path) -> impl Iterator<Item = std::ffi::OsString> {
     fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name())
 }
 
 /// Makes new entries of a folder safe on the disk.
 pub(crate) fn sync(folder: &Path) -> Result<(), CheckpointError> {
-    at(folder, fs::File::open(folder).and_then(|folder| folder.sync_all()))
+    at(folder, open_folder(folder)?.sync_all())
 }
 
 /// Removes a file that a killed save may have left.

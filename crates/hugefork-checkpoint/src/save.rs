@@ -15,7 +15,8 @@ use rustix::fs::{AtFlags, CWD, linkat};
 use crate::alone::Alone;
 use crate::error::{CheckpointError, at};
 use crate::files::{ArrayFiles, PIECE, head_of, is_zero, zeros};
-use crate::manifest::{DATA, Entry, File, Manifest, is_of_a_save, quoted, remove_leftover, stem, sync};
+use crate::kept::remove_others;
+use crate::manifest::{DATA, Entry, File, Manifest, quoted, remove_leftover, stem, sync};
 
 /// Maximum number of changes on top of a whole array: loading applies each of them.
 const MOST_CHANGES: usize = 16;
@@ -275,16 +276,6 @@ fn make(directory: &Path) -> Result<(), CheckpointError> {
         made => at(&directory.join(DATA), made)?,
     }
     directory.parent().map_or(Ok(()), sync)
-}
-
-/// Removes the files of earlier saves. The checkpoint is complete, so a file that cannot be removed only takes room.
-fn remove_others(data: &Path, manifest: &Manifest) {
-    let kept: HashSet<&str> = manifest.files().map(|file| file.name.as_str()).collect();
-    for entry in fs::read_dir(data).into_iter().flatten().filter_map(Result::ok) {
-        if entry.file_name().to_str().is_some_and(|name| is_of_a_save(name) && !kept.contains(name)) {
-            _ = fs::remove_file(entry.path());
-        }
-    }
 }
 
 /// A part of the earlier checkpoint: the place of its bytes, and its files.

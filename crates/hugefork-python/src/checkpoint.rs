@@ -1,4 +1,4 @@
-//! Saves of checkpoints.
+//! Saves of checkpoints, and their manifests.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -113,10 +113,12 @@ pub(crate) fn save_checkpoint(
     })
 }
 
-/// The manifest of a checkpoint, checked.
+/// Calls `work` with the manifest of a checkpoint, checked. Saves that replace the checkpoint leave its files in place
+/// meanwhile.
 #[pyfunction]
-pub(crate) fn read_manifest(directory: PathBuf) -> Result<String, Failure> {
-    Ok(Checkpoint::open(directory)?.manifest().to_owned())
+pub(crate) fn read_checkpoint<'py>(directory: PathBuf, work: Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, Failure> {
+    let checkpoint = work.py().detach(|| Checkpoint::open(directory))?;
+    Ok(work.call1((checkpoint.manifest(),))?)
 }
 
 /// Raises FileExistsError if the directory may belong to another program.

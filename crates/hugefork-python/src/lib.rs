@@ -11,7 +11,7 @@
 //! | `options` | converts words to options of the engine |
 //! | `pool`, `region`, `snapshot`, `pin`, `operations` | the objects |
 //! | `export` | snapshots for other processes |
-//! | `checkpoint` | saves of checkpoints |
+//! | `checkpoint` | saves of checkpoints, and their manifests |
 //! | `checksum` | the checksum of a checkpoint's files |
 //! | `fork` | forks of the interpreter |
 //! | `interrupt` | Ctrl-C in long calls |
@@ -42,7 +42,7 @@ mod native {
     #[pymodule_export]
     use super::allocator::{NumpyAllocator, region_of_numpy};
     #[pymodule_export]
-    use super::checkpoint::{Saved, check_directory, read_manifest, save_checkpoint};
+    use super::checkpoint::{Saved, check_directory, read_checkpoint, save_checkpoint};
     #[pymodule_export]
     use super::checksum::crc32_of_file;
     #[pymodule_export]

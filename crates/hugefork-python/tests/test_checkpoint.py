@@ -3,6 +3,7 @@
 import errno
 import gc
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -303,6 +304,21 @@ def test_an_error_names_the_file_and_says_what_to_do(pool, tmp_path):
         checkpoint.load(tmp_path / "text")
 
 
+def test_a_fifo_in_place_of_a_file_is_refused_at_once(run, pool, tmp_path):
+    checkpoint.save(tmp_path, {"w": pool.zeros(3)}).result()
+    for file in (tmp_path / "data" / "w.1.npy", tmp_path / "manifest.json"):
+        whole = file.read_bytes()
+        file.unlink()
+        os.mkfifo(file)
+        for call in ("load(path)", "load(path, check=False)", "verify(path)", "meta(path)"):
+            done = run(f"path = {str(tmp_path)!r}\nhf.checkpoint.{call}")
+            if (file.name, call) != ("w.1.npy", "meta(path)"):
+                assert f"{file} is " in done.stderr and "put the file back, or take another directory" in done.stderr
+        file.unlink()
+        file.write_bytes(whole)
+    check(tmp_path, {"w": np.zeros(3)})
+
+
 def test_a_save_since_a_missing_save_writes_everything(pool, tmp_path):
     w = pool.array(np.ones(100_000))
     first = checkpoint.save(tmp_path, {"w": w})
@@ -318,6 +334,57 @@ def test_a_save_since_a_missing_save_writes_everything(pool, tmp_path):
     check(tmp_path, {"w": w[1:]})
     checkpoint.save(tmp_path / "other", {"w": w}, since=save).result()
     check(tmp_path / "other", {"w": w})
+
+
+TYPES = [
+    [("π", "f8")],
+    [("é", "f8"), ("b", [("中", "i4"), ("c", [("d", "f4", (2, 3))])])],
+    [(("Titel π", "n"), "i4"), ("m", "f8")],
+    [("it's \\ \"one\"\n", "f8"), ("\ud800", "i2")],
+    [(f"π{nth}", "f4") for nth in range(6000)],
+    [("a", "i4"), ("b", ">i4")],
+    np.dtype([("a", "i1"), ("b", "f8")], align=True),
+    [("a", "S0")],
+    [],
+    ">f8",
+    "M8[25s]",
+    "m8[us]",
+    "U5",
+    ">U5",
+    "S3",
+    "V5",
+    "V0",
+    "?",
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: ascii(dtype)[:20])
+def test_arrays_of_each_type_are_saved_and_loaded(pool, tmp_path, dtype):
+    dtype, save = np.dtype(dtype), None
+    for turn, shape in enumerate(((5, 2), (), (0, 3))):
+        ordinary = np.ndarray(shape, dtype, bytearray(b"" * (math.prod(shape) * dtype.itemsize)))
+        arrays = {"in pool": pool.array(ordinary), "ordinary": ordinary}
+        path = tmp_path / str(turn)
+        save = checkpoint.save(path, arrays)
+        save.result()
+        again = checkpoint.save(path, arrays, since=save)
+        again.result()
+        assert again.written == ordinary.nbytes, "what lies in the pool is unchanged"
+        for found in (checkpoint.load(path), checkpoint.load(path, pool=pool), checkpoint.load(path, check=False)):
+            found["by numpy"] = np.load(path / "data" / "ordinary.2.npy", max_header_size=1 << 20)
+            for array in found.values():
+                assert (array.dtype, array.dtype.fields, array.shape) == (dtype, dtype.fields, shape)
+                assert np.array_equal(array, ordinary)
+        del arrays, found
+
+
+@pytest.mark.parametrize("offsets", [[8, 0], [0, 2]])
+def test_types_that_no_numpy_file_can_describe_are_refused_by_name(pool, tmp_path, offsets):
+    dtype = np.dtype({"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": offsets})
+    for array in (pool.zeros(3, dtype), np.zeros(3, dtype)):
+        with pytest.raises(ValueError, match=r"'w' is of .*offsets.*: give fields in order, without overlap"):
+            checkpoint.save(tmp_path, {"w": array})
+    assert not any(tmp_path.iterdir())
 
 
 def test_unsupported_arrays_are_refused(pool, tmp_path):
@@ -598,6 +665,28 @@ def test_saves_to_one_directory_come_one_after_the_other(pool, tmp_path):
     assert json.loads((tmp_path / "manifest.json").read_text())["save"] == 6
     found = checkpoint.load(tmp_path)["w"]
     assert (found == found[0]).all()
+
+
+@pytest.mark.parametrize("read", [checkpoint.load, checkpoint.verify, lambda path: checkpoint.load(path, check=False)])
+def test_a_load_finds_its_files_however_often_saves_replace_them(pool, tmp_path, monkeypatch, read):
+    def save(turn):
+        checkpoint.save(tmp_path, {name: pool.full(20_000, turn) for name in "abc"}).result()
+
+    save(1)
+    path_of = checkpoint._reader._path_of
+
+    def slow(*of):
+        for turn in range(2, 14):
+            save(turn)
+        return path_of(*of)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint._reader, "_path_of", slow)
+        found = read(tmp_path) or {}
+    assert all((array == 1).all() for array in found.values())
+    save(20)
+    assert len(os.listdir(tmp_path / "data")) == 3
+    check(tmp_path, {name: np.full(20_000, 20) for name in "abc"})
 
 
 def test_only_a_save_is_taken_for_the_one_before(pool, tmp_path):

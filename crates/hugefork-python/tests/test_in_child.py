@@ -95,6 +95,12 @@ def fail(error):
     raise error
 
 
+def test_a_result_has_the_order_of_bytes_of_the_child(pool):
+    a = pool.array(np.arange(3, dtype=">i4"))
+    found = hf.in_child(lambda: a, hf.snapshot(a)).result(300)
+    assert found.dtype == a.dtype and np.array_equal(found, a) and found.flags.writeable
+
+
 def test_exceptions_come_back_with_their_traceback(pool):
     a = pool.zeros(9)
     s = hf.snapshot(a)

@@ -1,7 +1,6 @@
 """Checkpoints of several ranks of MPI."""
 
 import importlib.util
-import json
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 import hugefork as hf
-from hugefork import mpi
 
 needs_mpi = pytest.mark.skipif(
     shutil.which("mpirun") is None or importlib.util.find_spec("mpi4py") is None,
@@ -53,7 +51,7 @@ def test_one_rank_saves_and_loads(pool, tmp_path):
         assert save.result() == tmp_path / "run" and save.done() and save.number == turn + 1
         assert hf.mpi.load(Alone(), save.path)["w"][:2].tolist() == [turn, 1]
         assert hf.mpi.meta(save.path) == {"turn": turn}
-        assert sorted(path.name for path in save.path.iterdir()) == [f"{turn + 1}.rank-0", "manifest.json"]
+        assert sorted(path.name for path in save.path.iterdir()) == [".lock", f"{turn + 1}.rank-0", "data", "manifest.json"]
     assert hf.checkpoint.load(save.path / "3.rank-0", pool=pool)["w"][0] == 2
 
 
@@ -66,7 +64,7 @@ def test_a_save_since_another_writes_what_has_changed(pool, tmp_path):
         save.result()
         written.append(save.mine.written)
         assert np.array_equal(hf.mpi.load(Alone(), save.path, pool=pool)["w"], w)
-        assert sorted(path.name for path in save.path.iterdir()) == [f"{turn + 1}.rank-0", "manifest.json"]
+        assert sorted(path.name for path in save.path.iterdir()) == [".lock", f"{turn + 1}.rank-0", "data", "manifest.json"]
     assert written[0] >= w.nbytes and max(written[1:]) < 100_000
     # To another directory, and since a save that was released or removed.
     for turn, prepare in enumerate((lambda: None, lambda: save.release(), lambda: shutil.rmtree(save.path))):
@@ -100,7 +98,7 @@ def test_a_save_since_a_directory_compares_with_its_parts(pool, tmp_path):
     assert hf.mpi._part_before(tmp_path / "run", 1) is None
     with pytest.raises(FileNotFoundError):
         hf.mpi.save(Alone(), tmp_path / "third", {"w": w}, since=tmp_path / "nothing")
-    with pytest.raises(hf.CheckpointError, match="not a manifest of a checkpoint of MPI"):
+    with pytest.raises(hf.CheckpointError, match="is not a checkpoint of MPI"):
         hf.mpi.save(Alone(), tmp_path / "third", {"w": w}, since=next((tmp_path / "run").glob("*.rank-0")))
 
 
@@ -123,7 +121,7 @@ def test_a_failed_rank_preserves_the_previous_checkpoint(pool, tmp_path):
     assert hf.mpi.load(Alone(), tmp_path)["w"] == 1
     w[0] = 3
     hf.mpi.save(Alone(), tmp_path, {"w": w}).result()
-    assert hf.mpi.load(Alone(), tmp_path)["w"] == 3 and len(list(tmp_path.iterdir())) == 2
+    assert hf.mpi.load(Alone(), tmp_path)["w"] == 3 and len(list(tmp_path.glob("*.rank-0"))) == 1
 
 
 def test_an_altered_checkpoint_of_ranks_is_refused(pool, tmp_path):
@@ -142,12 +140,21 @@ def test_an_altered_checkpoint_of_ranks_is_refused(pool, tmp_path):
         with pytest.raises((hf.CheckpointError, FileNotFoundError)):
             hf.mpi.load(Alone(), tmp_path)
         file.write_text(whole)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    manifest["parts"][0]["directory"] = "../elsewhere"
-    manifest["crc32"] = mpi._check_of(manifest)
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(hf.CheckpointError, match="not the name of a directory"):
+    # A part of another save, and manifests of which no rank is the author.
+    hf.checkpoint.save(tmp_path / "1.rank-0", {"w": pool.ones(3)}).result()
+    with pytest.raises(hf.CheckpointError, match="1.rank-0 is not what was saved"):
         hf.mpi.load(Alone(), tmp_path)
+    for meta in (None, [], {"save": "../1", "parts": [1], "meta": None}, {"save": 1, "parts": {}, "meta": None}):
+        hf.checkpoint.save(tmp_path, {}, meta=meta).result()
+        with pytest.raises(hf.CheckpointError, match="is not a checkpoint of MPI"):
+            hf.mpi.load(Alone(), tmp_path)
+
+
+def test_a_directory_of_another_program_is_not_changed(pool, tmp_path):
+    (tmp_path / "manifest.json").write_text("of another program")
+    with pytest.raises(FileExistsError, match="save to another directory"):
+        hf.mpi.save(Alone(), tmp_path, {"w": pool.zeros(3)})
+    assert (tmp_path / "manifest.json").read_text() == "of another program" and len(list(tmp_path.iterdir())) == 1
 
 
 RANKS = """

@@ -1,10 +1,11 @@
 //! Files that were altered, byte by byte.
 
-use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, iter};
 
 use hugefork_checkpoint::{Checkpoint, CheckpointError, Part, Since, load, save, save_since};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::{BLOCK, Folder, files, pool, write};
 
@@ -61,4 +62,56 @@ fn each_flipped_byte_and_each_other_length_is_refused_and_the_file_named() {
     }
     Checkpoint::open(&folder.0).unwrap().verify().unwrap();
     assert_eq!(pool.stats().regions, 0, "what was loaded in part is gone");
+}
+
+/// The result of work that must not wait for anybody.
+fn at_once<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    result.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for the other end of a FIFO")
+}
+
+#[test]
+fn a_fifo_device_socket_or_directory_in_place_of_a_file_is_refused_at_once() {
+    use std::os::unix::{fs::symlink, net::UnixListener};
+    let folder = Folder::new();
+    let files = all_files(&folder, &pool());
+    let aside = folder.at("aside");
+    let odd: [fn(&Path); 4] = [
+        |path| mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap(),
+        |path| symlink("/dev/zero", path).unwrap(),
+        |path| drop(UnixListener::bind(path).unwrap()),
+        |path| fs::create_dir(path).unwrap(),
+    ];
+    for (file, (nth, put)) in files.iter().flat_map(|file| iter::repeat(file).zip(odd.iter().enumerate())) {
+        fs::rename(file, &aside).unwrap();
+        put(file);
+        let from = folder.0.clone();
+        let error = at_once(move || load(&from, &pool()).unwrap_err());
+        assert!(matches!(error, CheckpointError::Altered { .. }), "{error}");
+        let text = error.to_string();
+        let names_it = text.starts_with(&format!("{} is a FIFO, device, socket or directory", file.display()));
+        assert!(names_it && text.ends_with("put the file back, or take another directory"), "{text}");
+        let (from, to) = (folder.0.clone(), folder.at(&format!("since {nth}")));
+        let saved = at_once(move || {
+            let snapshot = pool().region(BLOCK).unwrap().snapshot().unwrap();
+            save_since(&to, &[Part::of_range("w", &snapshot, 0..8200)], Since::Directory(&from)).unwrap()
+        });
+        assert_eq!(super::files(saved.directory()).len(), 1, "all is written");
+        if file.ends_with("manifest.json") {
+            let to = folder.0.clone();
+            let error = at_once(move || save(&to, &[Part::of_bytes("w", b"mine")]).unwrap_err());
+            assert!(matches!(error, CheckpointError::Foreign { .. }), "{error}");
+            assert!(error.to_string().contains("it was replaced; save to another directory"), "{error}");
+        }
+        fs::remove_file(file).or_else(|_| fs::remove_dir(file)).unwrap();
+        fs::rename(&aside, file).unwrap();
+        fs::remove_dir_all(folder.at(&format!("since {nth}"))).unwrap();
+    }
+    fs::remove_file(folder.at(".lock")).unwrap();
+    odd[0](&folder.at(".lock"));
+    let to = folder.0.clone();
+    let error = at_once(move || save(&to, &[Part::of_bytes("w", b"mine")]).unwrap_err());
+    assert!(error.to_string().contains("/.lock is a FIFO"), "{error}");
+    Checkpoint::open(&folder.0).unwrap().verify().unwrap();
 }

@@ -210,6 +210,53 @@ fn a_checkpoint_may_be_replaced_while_another_save_takes_its_files() {
 }
 
 #[test]
+fn a_checkpoint_that_is_open_keeps_its_files_until_the_save_after_it() {
+    let (folder, pool) = (Folder::new(), pool());
+    save(&folder.0, &[Part::of_bytes("a", b"first"), Part::of_bytes("b", b"first")]).unwrap();
+    let opened = Checkpoint::open(&folder.0).unwrap();
+    let copy = opened.clone();
+    // More saves than any number of attempts.
+    for _ in 0..12 {
+        save(&folder.0, &[Part::of_bytes("a", b"later")]).unwrap();
+    }
+    drop(opened);
+    for name in ["a", "b"] {
+        assert_eq!(copy.load(name, &pool).unwrap().as_mut_slice()[..5], *b"first");
+    }
+    copy.verify().unwrap();
+    assert_eq!(loaded(&folder.0, "a", &pool)[..5], *b"later");
+    drop(copy);
+    save(&folder.0, &[Part::of_bytes("a", b"last")]).unwrap();
+    assert_eq!(files(&folder.0), ["a.14.npy"]);
+}
+
+#[test]
+fn loads_beside_a_save_that_never_ends_are_of_one_moment() {
+    let (folder, pool) = (Folder::new(), pool());
+    let write_all = |turn: u8| {
+        let bytes = vec![turn; 3 * BLOCK];
+        let names: Vec<_> = (0..20).map(|nth| nth.to_string()).collect();
+        save(&folder.0, &names.iter().map(|name| Part::of_bytes(name, &bytes)).collect::<Vec<_>>()).unwrap();
+    };
+    write_all(0);
+    std::thread::scope(|scope| {
+        let loads = scope.spawn(|| {
+            let mut seen = std::collections::HashSet::new();
+            while seen.len() < 10 {
+                let mut regions = load(&folder.0, &pool).unwrap().into_values();
+                let turn = regions.next().unwrap().as_mut_slice()[0];
+                assert!(regions.all(|mut region| region.as_mut_slice()[..3 * BLOCK].iter().all(|&byte| byte == turn)));
+                seen.insert(turn);
+            }
+        });
+        (1..=u8::MAX).cycle().take_while(|_| !loads.is_finished()).for_each(write_all);
+        loads.join().unwrap();
+    });
+    write_all(0);
+    assert_eq!(files(&folder.0).len(), 20);
+}
+
+#[test]
 fn a_failed_save_leaves_the_checkpoint_before_and_names_the_file() {
     let (folder, pool) = (Folder::new(), pool());
     let path = folder.at("1");

@@ -183,7 +183,8 @@ def _answer(function: Callable[[], object], number: int) -> None:
         if not is_there:
             sys.exit("hugefork: the function has closed the descriptor of the file for its result")
         answer.seek(1)
-        pickle.dump(result, answer)
+        # The default protocol loses numpy's order of bytes.
+        pickle.dump(result, answer, pickle.HIGHEST_PROTOCOL)
 
     try:
         leave(function())

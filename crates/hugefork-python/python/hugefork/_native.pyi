@@ -1,7 +1,9 @@
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, final
+from typing import Any, TypeVar, final
+
+_T = TypeVar("_T")
 
 __version__: str
 
@@ -173,7 +175,7 @@ def save_checkpoint(
     at_most: int | None,
     progress: Callable[[int, int], Any],
 ) -> Saved: ...
-def read_manifest(directory: str | os.PathLike[str]) -> str: ...
+def read_checkpoint(directory: str | os.PathLike[str], work: Callable[[str], _T]) -> _T: ...
 def check_directory(directory: str | os.PathLike[str]) -> None: ...
 def crc32_of_file(path: str | os.PathLike[str]) -> int: ...
 def error_codes() -> list[tuple[str, int, int]]: ...

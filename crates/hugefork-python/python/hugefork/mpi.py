@@ -23,9 +23,12 @@ received after it is in neither snapshot.
 
 A checkpoint is a directory that all ranks can reach::
 
-    manifest.json     the list of its parts; rank 0 replaces it as the last step, when all ranks are done
+    manifest.json     names its parts; rank 0 replaces it as the last step, when all ranks are done
     4.rank-0/         the arrays of rank 0 at save 4: an ordinary checkpoint of `hugefork.checkpoint`
     4.rank-1/
+
+The manifest is that of a checkpoint of `hugefork.checkpoint` without arrays. Its ``meta`` has the number of the save,
+the checksum of each part's manifest, and the program's own ``meta``.
 
 If a rank fails or is killed, the previous checkpoint remains: until all parts are safe on the disk, the manifest is
 the previous one, and so are the parts that it names.
@@ -33,7 +36,6 @@ the previous one, and so are the parts that it names.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -42,16 +44,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import checkpoint
+from . import _native, checkpoint
 from ._arrays import Array
 from ._errors import CheckpointError
 from ._pool import Pool, Size
-from .checkpoint._format import SENSELESS
 
 __all__ = ["Save", "load", "meta", "save"]
-
-_FORMAT = "hugefork-mpi-checkpoint"
-_VERSION = 1
 
 Comm = Any
 """A communicator of `mpi4py`, or an object with its methods `Get_rank`, `Get_size`, `Barrier`, `allgather` and
@@ -92,24 +90,20 @@ class Save:
         """
         part, error = None, None
         try:
-            written = self.mine.result()
-            part = {"directory": written.name, "crc32": zlib.crc32((written / "manifest.json").read_bytes())}
+            part = _checksum_of(self.mine.result())
         except Exception as caught:  # noqa: BLE001: the other ranks must get every error.
             error = caught
         parts = _agree(self._comm, part, error, "no rank's part counts")
-        manifest = {"format": _FORMAT, "version": _VERSION, "save": self.number, "meta": self._meta, "parts": parts}
-        _once(self._comm, lambda: self._publish(manifest))
+        _once(self._comm, lambda: self._publish(parts))
         return self.path
 
     def release(self) -> None:
         """Releases the snapshot for later comparisons, on this rank. Waits until its part is written."""
         self.mine.release()
 
-    def _publish(self, manifest: dict[str, Any]) -> None:
+    def _publish(self, parts: list[int]) -> None:
         """Makes the parts the checkpoint, and removes the earlier parts."""
-        manifest["crc32"] = _check_of(manifest)
-        _sync(self.path)
-        _replace_manifest(self.path, json.dumps(manifest, indent=1))
+        checkpoint.save(self.path, {}, meta={"save": self.number, "parts": parts, "meta": self._meta}).result()
         for number, directory in _parts_in(self.path):
             if number < self.number:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -162,8 +156,9 @@ def save(
     comm.Barrier()
     mine, error = None, None
     try:
-        meta = _as_read_back(meta)
-        part, before = directory / f"{number}.rank-{rank}", _part_before(since, rank)
+        # As it is now.
+        meta = json.loads(json.dumps(meta))
+        part, before = _part(directory, number, rank), _part_before(since, rank)
         mine = checkpoint.save(
             part, arrays, since=before, copy_ahead=copy_ahead, at_most=at_most, progress=progress
         )
@@ -186,23 +181,18 @@ def load(comm: Comm, path: str | os.PathLike[str], *, pool: Pool | None = None, 
         one part.
     """
     directory, rank, size = Path(path), comm.Get_rank(), comm.Get_size()
-    manifest = _manifest(directory)
-    parts = manifest["parts"]
+    number, parts, _ = _manifest(directory)
     if len(parts) != size:
         raise CheckpointError(f"{directory} is of {len(parts)} ranks, and these are {size}: start as many")
-    part = directory / parts[rank]["directory"]
-    try:
-        found = zlib.crc32((part / "manifest.json").read_bytes())
-    except FileNotFoundError:
-        found = None
-    if found != parts[rank]["crc32"]:
+    part = _part(directory, number, rank)
+    if _checksum_of(part) != parts[rank]:
         raise CheckpointError(f"{part} is not what was saved: it was altered; load another checkpoint")
     return checkpoint.load(part, pool=pool, check=check)
 
 
 def meta(path: str | os.PathLike[str]) -> Any:
     """The `meta` that rank 0 passed to the save."""
-    return _manifest(Path(path))["meta"]
+    return _manifest(Path(path))[2]
 
 
 def _part_before(since: Save | str | os.PathLike[str] | None, rank: int) -> checkpoint.Save | Path | None:
@@ -211,8 +201,8 @@ def _part_before(since: Save | str | os.PathLike[str] | None, rank: int) -> chec
         return None
     if isinstance(since, Save):
         return since.mine
-    parts = _manifest(Path(since))["parts"]
-    return Path(since) / parts[rank]["directory"] if rank < len(parts) else None
+    number, parts, _ = _manifest(Path(since))
+    return _part(Path(since), number, rank) if rank < len(parts) else None
 
 
 def _agree(comm: Comm, mine: Any, error: Exception | None, so: str) -> list[Any]:
@@ -246,79 +236,23 @@ def _parts_in(directory: Path) -> Iterator[tuple[int, Path]]:
 
 def _next_number(directory: Path) -> int:
     """A number greater than that of any save that has left files."""
+    _native.check_directory(directory)
     directory.mkdir(parents=True, exist_ok=True)
     return 1 + max((number for number, _ in _parts_in(directory)), default=0)
 
 
-def _manifest(directory: Path) -> dict[str, Any]:
-    """The manifest, checked."""
-    text = (directory / "manifest.json").read_bytes()
-    try:
-        manifest: dict[str, Any] = json.loads(text)
-        if (manifest["format"], manifest["version"]) != (_FORMAT, _VERSION):
-            raise ValueError(f"its format is {manifest['format']!r}, version {manifest['version']!r}")
-        if manifest["crc32"] != _check_of(manifest):
-            raise ValueError("its checksum is another")
-        if not isinstance(manifest["parts"], list) or "meta" not in manifest:
-            raise ValueError("something is missing")
-        for part in manifest["parts"]:
-            if not _is_name(part["directory"]):
-                raise ValueError(f"{part['directory']!r} is not the name of a directory")
-            if type(part["crc32"]) is not int:
-                raise ValueError(f"the checksum of {part['directory']!r} is not a number")
-    except SENSELESS as error:
-        raise CheckpointError(
-            f"{directory}/manifest.json is not a manifest of a checkpoint of MPI, or was altered: {error}; load another "
-            "checkpoint"
-        ) from error
-    return manifest
+def _manifest(directory: Path) -> tuple[int, list[int], Any]:
+    """The number of the save, the checksum of each rank's part, and `meta`."""
+    match checkpoint.meta(directory):
+        case {"save": int(number), "parts": [*parts], "meta": meta}:
+            return number, parts, meta
+    raise CheckpointError(f"{directory} is not a checkpoint of MPI: load it with hf.checkpoint.load, or load another checkpoint")
 
 
-def _as_read_back(meta: Any) -> Any:
-    """A copy of `meta` as `json` reads it back, so that the checksum is that of the later reading."""
-    return json.loads(json.dumps(meta))
+def _part(directory: Path, number: int, rank: int) -> Path:
+    return directory / f"{number}.rank-{rank}"
 
 
-def _check_of(manifest: dict[str, Any]) -> int:
-    """The checksum of a manifest without its own checksum field."""
-    rest = {key: value for key, value in manifest.items() if key != "crc32"}
-    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
-
-
-def _is_name(name: str) -> bool:
-    """Whether a manifest may use this name for a file of its directory."""
-    return Path(name).name == name and name not in ("", "..") and "\0" not in name
-
-
-@contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Puts the name of the file into errors of the system while it is written."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
-
-
-def _sync(directory: Path) -> None:
-    """Makes the new entries of a directory safe on the disk."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _replace_manifest(directory: Path, manifest: str) -> None:
-    """The last step of a save."""
-    made = directory / "manifest.json.new"
-    try:
-        with _named(made), open(made, "w", encoding="utf-8") as file:
-            file.write(manifest)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(made, directory / "manifest.json")
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
-    _sync(directory)
+def _checksum_of(part: Path) -> int:
+    """The checksum of a part's manifest, which has those of its files."""
+    return zlib.crc32(_native.read_checkpoint(part, str.encode))

@@ -38,7 +38,8 @@ before it, up to the comma. ``meta`` is JSON in a string. Memory that was never 
             at += stop - start
 
 A save that fails or is killed leaves the previous checkpoint unchanged. One process at a time writes to a directory;
-other processes wait.
+other processes wait. A save that replaces a checkpoint which is being loaded leaves its files to the next save to
+remove.
 
 To keep several checkpoints, give each its own directory, and the previous save as `since`::
 

@@ -3,7 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 
 from .. import _native
 from .._arrays import Array
-from .._errors import CheckpointError
 
 Entry = dict[str, Any]
 
@@ -28,28 +26,20 @@ def head_of(array: Array) -> Entry:
 
 
 def header_of(head: Entry) -> bytes:
-    """The header of a numpy file."""
-    to = io.BytesIO()
-    try:
-        np.lib.format.write_array_header_1_0(to, head)
-    except ValueError:
-        # The type's description takes more than 64 KiB.
-        to = io.BytesIO()
-        np.lib.format.write_array_header_2_0(to, head)
-    return to.getvalue()
+    """The header of a numpy file. Names of fields have escapes for letters beyond ASCII: the functions of numpy for
+    the versions 1 and 2 of the format refuse them, and there are no public ones for version 3."""
+    text = ascii(head).encode()
+    # Longer ones, of types with thousands of fields, need more digits for their length.
+    version, digits = ((1, 0), 2) if len(text) < 0xFF00 else ((2, 0), 4)
+    magic = np.lib.format.magic(*version)
+    # Contents begin at a multiple of 64 bytes, and the text ends with a line.
+    length = len(text) + 1 + -(len(magic) + digits + len(text) + 1) % 64
+    return magic + length.to_bytes(digits, "little") + text.ljust(length - 1) + b"\n"
 
 
 def read_manifest(directory: Path) -> Entry:
     """Reads and checks the manifest."""
-    return json.loads(_native.read_manifest(directory))  # type: ignore[no-any-return]
-
-
-def manifest_or_none(directory: Path) -> Entry | None:
-    """The manifest, if it exists and is valid."""
-    try:
-        return read_manifest(directory)
-    except (OSError, CheckpointError):
-        return None
+    return _native.read_checkpoint(directory, json.loads)
 
 
 def files_of(manifest: Entry) -> Iterator[Entry]:

@@ -14,7 +14,7 @@ from .. import _native
 from .._arrays import Array
 from .._errors import CheckpointError
 from .._pool import Pool
-from ._format import SENSELESS, Entry, files_of, manifest_or_none, read_manifest
+from ._format import SENSELESS, Entry, files_of, read_manifest
 
 _SMALL = 1 << 16
 """Smaller files are read, not mapped."""
@@ -49,17 +49,14 @@ def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool 
         A file of it is missing, is truncated, or was altered: the message names it.
     """
     directory = Path(path)
-    for attempt in range(10):
-        manifest = read_manifest(directory)
-        try:
-            if check:
-                _verify(directory, manifest)
-            arrays = {name: array_of(directory, name, entries) for name, entries in manifest["arrays"].items()}
-            break
-        except (CheckpointError, FileNotFoundError):
-            # A save may have just replaced the checkpoint.
-            if attempt == 9 or manifest_or_none(directory) == manifest:
-                raise
+
+    def read(text: str) -> dict[str, Array]:
+        manifest = json.loads(text)
+        if check:
+            _verify(directory, manifest)
+        return {name: array_of(directory, name, entries) for name, entries in manifest["arrays"].items()}
+
+    arrays = _native.read_checkpoint(directory, read)
     return arrays if pool is None else {name: pool.array(array) for name, array in arrays.items()}
 
 
@@ -75,7 +72,7 @@ def meta(path: str | os.PathLike[str]) -> Any:
 def verify(path: str | os.PathLike[str]) -> None:
     """Reads a whole checkpoint and compares its checksums. Raises the same errors as `load`."""
     directory = Path(path)
-    _verify(directory, read_manifest(directory))
+    _native.read_checkpoint(directory, lambda text: _verify(directory, json.loads(text)))
 
 
 def _path_of(directory: Path, file: Entry) -> Path:
@@ -83,6 +80,9 @@ def _path_of(directory: Path, file: Entry) -> Path:
     path: Path = directory / "data" / file["file"]
     if not path.exists():
         raise CheckpointError(f"{path} is missing: it was removed; put it back, or load another checkpoint")
+    if not path.is_file():
+        # To open a FIFO would wait for a writer.
+        raise CheckpointError(f"{path} is not a regular file: it was replaced; put the file back, or take another directory")
     found = path.stat().st_size
     if found != file["nbytes"]:
         how = "truncated" if found < file["nbytes"] else "altered"

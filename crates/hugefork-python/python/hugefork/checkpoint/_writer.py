@@ -303,6 +303,11 @@ def save(
             raise TypeError(f"{name!r} is not an array of numbers: give numpy arrays without Python objects")
         if holder_of(array) is not None and not (array.flags.c_contiguous or array.flags.f_contiguous):
             raise ValueError(f"{name!r} is a view with gaps: save the array that it is a view of")
+        try:
+            head_of(array)
+        except ValueError as error:
+            why = f"{name!r} is of {array.dtype}, which no numpy file can describe: give fields in order, without overlap"
+            raise ValueError(why) from error
     return Save(directory, dict(arrays), since, meta, copy_ahead, rate, progress)
 
 
