@@ -105,8 +105,9 @@ pub(crate) struct Captured<S: Sys> {
     wanted: AtomicU32,
     /// Counts turns, and drops of sets. A cut that has waited sees by it that it has to look again.
     turns: AtomicUsize,
-    /// Whether a cut waits for the end of operations and has no turn. The sets that it has made are in no snapshot yet.
-    pub(crate) is_cut_waiting: AtomicBool,
+    /// The cuts that wait for the end of operations and have no turn. The sets that they have made are in no snapshot
+    /// yet.
+    pub(crate) waiting_cuts: AtomicU32,
     sets: Mutex<Sets<S>>,
     /// Whether memory for sets has ever been allocated.
     has_room: AtomicBool,
@@ -136,7 +137,7 @@ impl<S: Sys> Captured<S> {
         Captured {
             freezing: WordLock::default(),
             wanted: AtomicU32::new(0),
-            is_cut_waiting: AtomicBool::new(false),
+            waiting_cuts: AtomicU32::new(0),
             turns: AtomicUsize::new(0),
             sets: Mutex::new(sets),
             has_room: AtomicBool::new(false),
@@ -158,7 +159,7 @@ impl<S: Sys> Captured<S> {
     /// because only the region holds those blocks, and outdated sets. The caller has the turn.
     fn drop_wanted(&self, wanted: u32, frames: &Frames) {
         let mut sets = self.lock();
-        let stay = wanted & WAITED_FOR == 0 && self.is_cut_waiting.load(Ordering::Relaxed);
+        let stay = wanted & WAITED_FOR == 0 && self.waiting_cuts.load(Ordering::Relaxed) > 0;
         let waits_for = stay.then_some(sets.cut);
         let is_useless = |index, of: &Block<S>| frames.references(of.set.base) <= 1 || self.is_outdated(index);
         let is_unheld = |of: &Block<S>| of.set.owners() == 1 && Some(of.cut) != waits_for;
@@ -465,7 +466,7 @@ impl<S: Sys> SetHolder for Captured<S> {
             fence(Ordering::SeqCst);
         }
         // Another thread may have found these kinds wanted, and be dropping them.
-        let waits = wanted & WAITED_FOR == 0 && self.is_cut_waiting.load(Ordering::Relaxed);
+        let waits = wanted & WAITED_FOR == 0 && self.waiting_cuts.load(Ordering::Relaxed) > 0;
         !self.freezing.is_taken() && !waits
     }
 }

@@ -779,7 +779,7 @@ fn beside_a_cut_that_waits(held_pages: usize, meanwhile: impl FnOnce(&World<Soft
         let later = std::thread::scope(|scope| {
             let later = scope.spawn(|| region.snapshot());
             let waits =
-                || region.captured.is_cut_waiting.load(Ordering::Relaxed) && !region.captured.freezing.is_taken();
+                || region.captured.waiting_cuts.load(Ordering::Relaxed) > 0 && !region.captured.freezing.is_taken();
             while !waits() {
                 std::thread::yield_now();
             }

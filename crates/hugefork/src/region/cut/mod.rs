@@ -150,13 +150,11 @@ fn cut<S: Sys>(
         } else {
             // Operations go on while pages are written back ahead, and a thread inside one may wait for these turns.
             let next = list(turns.iter().map(|turn| turn.number.wrapping_add(1)));
-            let wait = |waits| {
-                regions.iter().for_each(|region| region.captured.is_cut_waiting.store(waits, Ordering::Relaxed))
-            };
-            wait(true);
+            let waiting_cuts = || regions.iter().map(|region| &region.captured.waiting_cuts);
+            waiting_cuts().for_each(|cuts| _ = cuts.fetch_add(1, Ordering::Relaxed));
             drop(turns);
             let over = operations::over_and_then(regions.iter().copied(), take_turns);
-            wait(false);
+            waiting_cuts().for_each(|cuts| _ = cuts.fetch_sub(1, Ordering::Relaxed));
             (between, turns) = over?;
             began = regions.first().map(|region| region.pool().sys.now());
             hold_back();
