@@ -8,13 +8,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use super::{BLOCK, Waiting, builder, close_from, until_free};
 use crate::common::alone::alone;
 use crate::common::forked::{POOL, check_fork, in_fork, pool_mappings};
 use crate::common::seccomp::{refuse, with};
 use crate::common::wait::{self, until};
+use hugefork::{CopyGrain, RegionOptions};
 
 /// Closes all descriptors, as daemons do.
 fn close_all() {
@@ -162,8 +162,9 @@ fn a_fork_that_fails_leaves_nothing() {
 #[test]
 fn blocks_come_back_although_the_process_may_have_no_descriptor() {
     alone(|| {
-        let pool = builder(16).build().unwrap();
-        let mut region = pool.region(4 * BLOCK).unwrap();
+        let pool = builder(20).build().unwrap();
+        // Writes copy whole blocks, so that each child has four blocks that neither the region nor another child has.
+        let mut region = pool.region_with(4 * BLOCK, RegionOptions::new().copy_grain(CopyGrain::Block)).unwrap();
         let children: Vec<Waiting> = (0..4)
             .map(|nth| {
                 region.as_mut_slice().fill(nth);
@@ -171,14 +172,14 @@ fn blocks_come_back_although_the_process_may_have_no_descriptor() {
             })
             .collect();
         region.as_mut_slice().fill(9);
+        assert_eq!(pool.stats().blocks_free, 0);
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: reads the structure.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) }, 0);
-        for child in children {
+        for (nth, child) in children.into_iter().enumerate() {
             assert_eq!(child.end(), 0);
-            std::thread::sleep(Duration::from_millis(5));
+            until_free(&pool, 4 * (nth + 1));
         }
-        until_free(&pool, 12);
     })
     .well();
 }
