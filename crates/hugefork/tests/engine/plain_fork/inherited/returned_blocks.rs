@@ -225,6 +225,23 @@ fn blocks_come_back_without_inotify() {
     .well();
 }
 
+/// A daemon may close all descriptors at once after it has built a pool.
+#[test]
+fn the_thread_of_a_new_pool_has_descriptors_of_its_own() {
+    alone(|| {
+        for _ in 0..30 {
+            let pool = builder(16).build().unwrap();
+            let thread = wait::named("hugefork-child").expect("the thread has begun");
+            // The pool's file, and soon inotify.
+            let descriptors = std::fs::read_dir(format!("/proc/self/task/{thread}/fd")).unwrap().count();
+            assert!(descriptors <= 2, "{descriptors} descriptors");
+            drop(pool);
+            until("the end of the thread", || wait::named("hugefork-child").is_none());
+        }
+    })
+    .well();
+}
+
 #[test]
 fn a_pool_ends_with_its_thread_although_the_program_has_closed_its_descriptors() {
     alone(|| {
