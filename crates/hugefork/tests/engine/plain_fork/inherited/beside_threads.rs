@@ -2,7 +2,7 @@
 //! moment, no child sees a half of an operation, and each fork ends.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use super::{BLOCK, builder, until_free};
@@ -10,7 +10,7 @@ use crate::common::Over;
 use crate::common::alone::alone;
 use crate::common::forked::{check_fork, in_fork};
 use crate::common::random::Random;
-use crate::common::wait::until;
+use crate::common::wait::{this_thread, until, until_it_waits};
 use hugefork::{BeforeFork, Operations};
 
 #[test]
@@ -265,11 +265,17 @@ fn two_forks_that_wait_for_the_same_operations_do_not_wait_for_each_other() {
         let [oldest, ..] = regions;
         std::thread::scope(|scope| {
             let inside = operations[0].enter();
-            scope.spawn(|| check_fork(|| ()));
-            std::thread::sleep(Duration::from_millis(100));
+            let start_fork_that_waits = || {
+                let (number, of_thread) = mpsc::channel();
+                scope.spawn(move || {
+                    number.send(this_thread()).unwrap();
+                    check_fork(|| ());
+                });
+                until_it_waits(of_thread.recv().unwrap());
+            };
+            start_fork_that_waits();
             drop(oldest);
-            scope.spawn(|| check_fork(|| ()));
-            std::thread::sleep(Duration::from_millis(100));
+            start_fork_that_waits();
             drop(inside);
         });
     })
