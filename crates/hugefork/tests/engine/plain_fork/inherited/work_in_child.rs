@@ -1,7 +1,6 @@
 //! `Region::in_child`: work on snapshots in a child, and its answer.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{BLOCK, builder, close_from, until_free};
 use crate::common::Over;
@@ -95,7 +94,7 @@ fn the_result_of_work_in_a_child_waits_for_no_other_child() {
         let pool = builder(16).build().unwrap();
         let region = pool.region(BLOCK).unwrap();
         let saved = region.snapshot().unwrap();
-        let over = AtomicBool::new(false);
+        let (over, results) = (AtomicBool::new(false), AtomicUsize::new(0));
         let in_child = |work: fn() -> Vec<u8>| {
             // SAFETY: the work takes no lock.
             unsafe { Region::in_child(&[(&region, &saved)], work) }.unwrap()
@@ -104,18 +103,23 @@ fn the_result_of_work_in_a_child_waits_for_no_other_child() {
             let forker = scope.spawn(|| {
                 let mut waiting = Vec::new();
                 while !over.load(Ordering::Relaxed) {
+                    // One for each result, however fast the machine is.
+                    if waiting.len() > results.load(Ordering::Relaxed) {
+                        std::thread::yield_now();
+                        continue;
+                    }
                     waiting.push(in_child(|| {
                         // SAFETY: sleeps until a signal ends it.
                         unsafe { (libc::alarm(600), libc::pause()) };
                         Vec::new()
                     }));
-                    std::thread::sleep(Duration::from_millis(1));
                 }
                 waiting
             });
             let stop = Over(&over);
             for _ in 0..300 {
                 assert_eq!(in_child(|| vec![7; 100_000]).wait().unwrap(), [7; 100_000]);
+                results.fetch_add(1, Ordering::Relaxed);
             }
             drop(stop);
             for child in forker.join().unwrap() {
