@@ -7,12 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define MIB (1ul << 20)
 
-static atomic_int may_end, joined;
+static atomic_int may_end, joined, joiner;
 
 static void *work(void *none) {
     while (!may_end) usleep(1000);
@@ -20,9 +21,21 @@ static void *work(void *none) {
 }
 
 static void *join(void *thread) {
+    joiner = syscall(SYS_gettid);
     pthread_join(*(pthread_t *)thread, NULL);
     joined = 1;
     return NULL;
+}
+
+/* Waits until the thread that joins the other sleeps. */
+static void let_it_wait(void) {
+    for (long call = -1; call != SYS_futex; usleep(1000)) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/self/task/%d/syscall", joiner);
+        FILE *file = fopen(path, "r");
+        if (file && fscanf(file, "%ld", &call) != 1) call = -1;
+        if (file) fclose(file);
+    }
 }
 
 int main(void) {
@@ -32,12 +45,12 @@ int main(void) {
     for (int round = 0; round < 5; round++) {
         pthread_t worker, waiter;
         pthread_attr_t attributes;
-        may_end = joined = 0;
+        may_end = joined = joiner = 0;
         pthread_attr_init(&attributes);
         if (pthread_attr_setstack(&attributes, memory + round * 8 * MIB, 8 * MIB)) return 65;
         if (pthread_create(&worker, &attributes, work, NULL)) return 66;
         pthread_create(&waiter, NULL, join, &worker);
-        usleep(50000);
+        let_it_wait();
         pid_t child = fork();
         if (child == 0) _exit(joined);
         may_end = 1;

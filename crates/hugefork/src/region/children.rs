@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{LazyLock, Once};
+use std::sync::{LazyLock, Once, mpsc};
 use std::time::{Duration, Instant};
 
 use super::cut;
@@ -85,8 +85,9 @@ impl PoolChildren {
             sleeper: AtomicU32::new(0),
         });
         let (watched, told) = (children.clone(), children.clone());
+        let (starts, has_started) = mpsc::channel();
         let work = move || {
-            on_each_close(&watched.pool.sys, &watched.sleeper, |file| {
+            on_each_close(&watched.pool.sys, starts, &watched.sleeper, |file| {
                 watched.drop_unwitnessed(file);
                 !watched.is_over.load(Ordering::SeqCst)
             });
@@ -100,7 +101,11 @@ impl PoolChildren {
             let thread = told.sleeper.load(Ordering::SeqCst);
             thread == 0 || told.pool.sys.number().is_some_and(|(number, _)| wake(thread, number))
         };
-        (children, Worker::start("hugefork-child", work, tell_to_end).ok())
+        let follower = Worker::start("hugefork-child", work, tell_to_end).ok();
+        // If the program closed all descriptors before the thread had its own, no blocks would ever come back. The
+        // thread sends nothing: the wait ends when the thread drops its end.
+        let _ = has_started.recv();
+        (children, follower)
     }
 
     /// Drops the snapshots that no child has any more.

@@ -24,6 +24,13 @@ pub(crate) struct Asleep {
     pub(crate) arguments: [u64; 6],
 }
 
+impl Asleep {
+    /// Whether the thread sleeps on a word without a time limit, so that it stays asleep until another thread wakes it.
+    pub(crate) fn is_until_woken(self) -> bool {
+        self.call == libc::SYS_futex && self.arguments[3] == 0
+    }
+}
+
 /// The number of the calling thread, for [`asleep`].
 pub(crate) fn this_thread() -> i32 {
     // SAFETY: no arguments.

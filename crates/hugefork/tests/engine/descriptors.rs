@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::common::alone::alone;
 use crate::common::forked::check_fork_dies_of_access_to;
+use crate::common::wait::until;
 use crate::common::{BACKINGS, Over, built};
 use hugefork::{Backing, CopyGrain, ErrorCode, Pool, PoolBuilder, PressureWatch, Region, RegionOptions};
 use rustix::fs::{MemfdFlags, SeekFrom, fcntl_get_seals, fstat, ftruncate, memfd_create, seek};
@@ -428,9 +429,7 @@ fn a_pool_goes_whose_watcher_sleeps_on_a_file_of_the_program() {
                 println!("skipped: no pressure file can be watched here");
                 return;
             }
-            while !sleeps_in_poll("hugefork-press") {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            until("a watcher that sleeps", || sleeps_in_poll("hugefork-press"));
             let Some(&(number, _)) = sockets().difference(&before).nth(nth) else {
                 assert_eq!(nth, 2, "the sockets of a watcher");
                 return;

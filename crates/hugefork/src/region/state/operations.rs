@@ -12,7 +12,7 @@
 //! Only one cut at a time closes the gate. The patience of a cut starts with its call, and also runs while another cut
 //! waits for operations before it. So if a thread stays inside an operation, each waiting cut gives up after its own
 //! patience. While another cut is made, no thread is inside an operation. So the patience of the waiting cuts starts
-//! anew when that cut ends.
+//! anew when that cut ends. Such a waiting cut gives up only if its own thread keeps other operations from going on.
 //!
 //! ```text
 //!   Free ──▶ Waits ──▶ Cut ──▶ Free
@@ -283,14 +283,16 @@ impl OperationsCore {
                     room.closing = Closing::Waits;
                     return Ok(begun);
                 }
-                Closing::Waits if left.is_zero() => {
+                // The other cut ends by itself, unless its thread waits for a gate that this thread keeps closed: two forks
+                // wait for the operations of all regions, one after the other.
+                Closing::Cut if CLOSED.get() == 0 => self.is_free.wait(room).unwrap_or_else(PoisonError::into_inner),
+                Closing::Waits | Closing::Cut if left.is_zero() => {
                     return Err(OperationsCore::goes_on(patience, room.seats.iter().find(|seat| seat.is_inside())));
                 }
-                Closing::Waits => {
+                Closing::Waits | Closing::Cut => {
                     let woken = self.is_free.wait_timeout(room, left.min(LONGEST_SLEEP));
                     woken.unwrap_or_else(PoisonError::into_inner).0
                 }
-                Closing::Cut => self.is_free.wait(room).unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
@@ -362,6 +364,7 @@ pub(in crate::region) fn of_all<'a, S: Sys>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::thread;
 
     use super::*;
@@ -420,5 +423,27 @@ mod tests {
         let long_ago = Instant::now().checked_sub(LONG).unwrap();
         drop(operations.wait_for_all().unwrap());
         beside_a_cut_that_waits(&operations, long_ago, || {});
+    }
+
+    #[test]
+    fn a_thread_that_keeps_a_gate_closed_gives_up_while_another_cut_is_made() {
+        let [one, other] = [(); 2].map(|()| OperationsCore::new(LONG));
+        let step = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let cut = other.wait_for_all().unwrap();
+                step.wait();
+                step.wait();
+                drop(cut);
+            });
+            step.wait();
+            let kept = one.wait_for_all().unwrap();
+            let refused = other.wait_for_at_most(Duration::ZERO);
+            assert!(matches!(refused, Err(RegionError::OperationGoesOn { .. })));
+            drop(kept);
+            step.wait();
+            // Without a gate of its own, it waits for the end of the cut.
+            drop(other.wait_for_at_most(Duration::ZERO).unwrap());
+        });
     }
 }

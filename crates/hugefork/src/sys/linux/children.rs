@@ -19,6 +19,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 
 use hugefork_linux::parking::clear;
 use hugefork_linux::{Descriptor, keep_only};
@@ -179,13 +180,19 @@ pub(super) fn wait_for_close(closes: &Descriptor, time: Option<&Timespec>) -> ru
 /// closed, and some times soon after ([`closes_of`]), until `look` returns false. Without inotify, of which a user has
 /// 128 instances by default, it calls `look` at each [`PAUSE`]. Returns at once if the kernel refuses the table.
 ///
-/// From then on the thread has no other descriptor than this file, so it must not write messages. `sleeper` gets its
-/// number, for [`wake`].
-pub(crate) fn on_each_close(pool: &memory::Linux, sleeper: &AtomicU32, mut look: impl FnMut(BorrowedFd<'_>) -> bool) {
+/// From then on the thread has no other descriptor than this file, so it must not write messages. It drops `starts`
+/// when the table is its own, or does not come. `sleeper` gets its number, for [`wake`].
+pub(crate) fn on_each_close(
+    pool: &memory::Linux,
+    starts: Sender<()>,
+    sleeper: &AtomicU32,
+    mut look: impl FnMut(BorrowedFd<'_>) -> bool,
+) {
     let Some((number, identity)) = pool.number() else { return };
     if !keep_only(&mut [number]) {
         return;
     }
+    drop(starts);
     // SAFETY: in this thread's own table, nobody but this function closes it.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     let is_it = rustix::fs::fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity);

@@ -6,13 +6,9 @@
 
 mod stock_and_streams;
 
-use std::fs;
-use std::path::Path;
-use std::time::Duration;
-
 use crate::common::alone::alone;
 use crate::common::pool;
-use crate::common::wait::until;
+use crate::common::wait::{Asleep, asleep, named, until};
 use hugefork::{Backing, BlockSize, CopyGrain, Fallback, Pool, RegionOptions};
 
 const HUGE: usize = 2 << 20;
@@ -105,14 +101,6 @@ fn a_hole_has_memory_before_it_is_written_to() {
     .well();
 }
 
-/// The number of times that the thread that obtains memory ahead has gone to sleep.
-fn sleeps() -> String {
-    let is_it = |path: &Path| fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "hugefork-maint");
-    let mut tasks = fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
-    let status = fs::read_to_string(tasks.find(|path| is_it(path)).unwrap().join("status")).unwrap();
-    status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap().to_owned()
-}
-
 #[test]
 fn a_pool_with_all_defaults_has_memory_ready_for_what_a_snapshot_will_hold_and_gives_it_back() {
     alone(|| {
@@ -136,12 +124,7 @@ fn a_pool_with_all_defaults_has_memory_ready_for_what_a_snapshot_will_hold_and_g
         drop(snapshots);
         // The thread gives back unused memory, goes to sleep, and does not wake by itself.
         until("what nobody has used to go back", || pool.stats().blocks_zeroed_free == 0);
-        let is_still = || {
-            let before = sleeps();
-            std::thread::sleep(Duration::from_millis(200));
-            sleeps() == before
-        };
-        until("the thread to sleep", is_still);
+        until("the thread to sleep", || asleep(named("hugefork-maint").unwrap()).is_some_and(Asleep::is_until_woken));
         assert!(supply().blocks_given_back > 0);
         assert_eq!(
             region.as_mut_slice().iter().map(|&byte| usize::from(byte)).sum::<usize>(),

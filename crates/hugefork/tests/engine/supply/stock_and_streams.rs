@@ -52,9 +52,9 @@ fn the_stock_is_kept_between_its_watermarks_and_costs_nothing_when_it_is_full() 
         let pool = pool_with_stock(16, ZeroedStock::keep(4 * BLOCK, 8 * BLOCK));
         use_all_blocks(&pool);
         until("the high watermark", || pool.stats().blocks_zeroed_free == 8);
-        // The thread sleeps on a word and without a time limit, so it stays asleep until another thread wakes it.
-        let is_idle = |asleep: Asleep| asleep.call == libc::SYS_futex && asleep.arguments[3] == 0;
-        until("an idle stock that sleeps", || asleep(named("hugefork-zero").unwrap()).is_some_and(is_idle));
+        until("an idle stock that sleeps", || {
+            asleep(named("hugefork-zero").unwrap()).is_some_and(Asleep::is_until_woken)
+        });
         assert_eq!(pool.stats().blocks_zeroed_free, 8);
         // Below the low watermark the stock is filled again.
         let mut region = pool.region(5 * BLOCK).unwrap();
