@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use hugefork_checkpoint::{Part, Since, load, save, save_since};
@@ -158,7 +158,7 @@ fn a_killed_save_leaves_a_whole_checkpoint_and_the_next_removes_its_files() {
         save(&folder.0, &[Part::of_bytes("text", b"hello")]).unwrap();
         let names: Vec<_> =
             look(&folder).into_keys().map(|path| path.strip_prefix(&folder.0).unwrap().to_owned()).collect();
-        assert!(names.len() == 4 && names[3] == PathBuf::from("manifest.json"), "{names:?}");
+        assert!(names.len() == 4 && names[3] == Path::new("manifest.json"), "{names:?}");
         assert_eq!(files(&folder.0).len(), 1);
         if is_over {
             break;
