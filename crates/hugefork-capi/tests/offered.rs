@@ -151,6 +151,7 @@ const METHODS: &[(&str, &str)] = &[
     ("Operations::new", "hf_operations_create"),
     ("Operations::with_patience", "hf_operations_create"),
     ("Operations::enter", "hf_operations_enter"),
+    ("Operations::run", "hf_operations_enter"),
     ("Operations::leave", "hf_operations_leave"),
 ];
 

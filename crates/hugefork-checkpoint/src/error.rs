@@ -57,7 +57,7 @@ pub enum CheckpointError {
     #[error("the save was ended: {0}")]
     Ended(#[source] io::Error),
     /// The system refused something, for example because the disk is full.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}: {source}{}", .path.display(), remedy(.source.kind()))]
     #[non_exhaustive]
     Io {
         /// The file or directory.
@@ -74,6 +74,19 @@ pub enum CheckpointError {
 impl CheckpointError {
     pub(crate) fn altered(path: &Path, why: impl std::fmt::Display) -> CheckpointError {
         CheckpointError::Altered { path: path.to_owned(), why: format!("{why}; load another checkpoint") }
+    }
+}
+
+fn remedy(refused: io::ErrorKind) -> &'static str {
+    match refused {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput => {
+            "; give a directory, or the path of one that can be made"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; give this user access to it, or take another directory"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; make room there, or take another disk",
+        _ => "",
     }
 }
 

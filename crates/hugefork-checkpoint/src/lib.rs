@@ -85,7 +85,8 @@ pub fn save_since(directory: impl AsRef<Path>, parts: &[Part<'_>], since: Since<
     Save::to(directory).since(since).write(parts)
 }
 
-/// Checks whether a save may write to this directory.
+/// Checks whether the directory belongs to checkpoints, or to nobody. Makes nothing there, so a save may still find
+/// that it has no right or room to write.
 ///
 /// # Errors
 /// [`CheckpointError::Foreign`] if it may belong to another program, and [`CheckpointError::Io`].

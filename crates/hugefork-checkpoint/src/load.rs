@@ -11,7 +11,8 @@ use crate::files::ArrayFiles;
 use crate::kept::Kept;
 use crate::manifest::{Manifest, NAME};
 
-/// Loads all arrays of a checkpoint, each into a region of its own. See [`Checkpoint::load`].
+/// Loads all arrays of a checkpoint, each into a region of its own. See [`Checkpoint::load`]. These regions have no
+/// [`Operations`](hugefork::Operations) until they are set.
 ///
 /// # Errors
 /// Those of [`Checkpoint::open`] and [`Checkpoint::load`].

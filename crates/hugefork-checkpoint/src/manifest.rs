@@ -95,7 +95,7 @@ impl Manifest {
             return Err(format!("its format is {format:?}").into());
         }
         if version != VERSION {
-            return Err(format!("its version is {version}: take a newer hugefork").into());
+            return Err(format!("a newer hugefork has written it, as version {version}").into());
         }
         let (body, seal) = text.rsplit_once(SEAL).ok_or("it has no checksum")?;
         if seal != format!("{}\n}}\n", crc32fast::hash(body.as_bytes())) {

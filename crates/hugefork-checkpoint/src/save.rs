@@ -91,7 +91,7 @@ impl<'a> Part<'a> {
         }
         match &self.source {
             Source::Snapshot(snapshot, range) if range.start > range.end || range.end > snapshot.len() => {
-                refused("the range is not inside of the snapshot")
+                refused("the range does not lie in the snapshot: give one that ends at its length or before")
             }
             Source::Snapshot(..) | Source::Bytes(_) => Ok(()),
         }

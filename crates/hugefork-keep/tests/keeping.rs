@@ -86,8 +86,8 @@ fn filled_memory() -> &'static mut [u64] {
     words
 }
 
-/// Writes to one page of each block, as programs do. Linux 6.12 refuses to collapse a block of which no page was written
-/// since the last fork.
+/// Writes to one page of each block, as programs do. Linux 6.12 refuses to collapse a block of which no page was
+/// written since the last fork.
 fn write_to_each_block(words: &mut [u64]) {
     for block in words.chunks_mut(HUGE_PAGE / 8) {
         let last = &raw mut block[HUGE_PAGE / 8 - 1];

@@ -37,7 +37,7 @@ pub enum SizeError {
         bytes: usize,
     },
     /// The size is zero.
-    #[error("a size of zero: take at least one block of {block_size}")]
+    #[error("a size of zero, or none was given: take at least one block of {block_size}")]
     #[non_exhaustive]
     Zero {
         /// The pool's block size.

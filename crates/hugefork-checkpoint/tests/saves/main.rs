@@ -283,7 +283,7 @@ fn a_failed_save_leaves_the_checkpoint_before_and_names_the_file() {
     for (parts, why) in [
         (vec![Part::of_bytes("", &[])], "200 letters"),
         (vec![Part::of_bytes("a", &[]), Part::of_bytes("a", &[])], "each its own"),
-        (vec![Part::of_range("a", &snapshot, 0..(1 << 20) + 1)], "not inside"),
+        (vec![Part::of_range("a", &snapshot, 0..(1 << 20) + 1)], "does not lie in"),
     ] {
         let error = save(&path, &parts).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");

@@ -73,8 +73,10 @@ impl PoolBuilder {
     /// while it is held. Scattered writes count by block there, so the size of the region once more is always enough
     /// for one snapshot. A pool takes memory as it is used ([`Commit::OnDemand`]): the written parts of its regions,
     /// the memory that forks and snapshots hold besides, and up to 128 MiB while pages are written that a snapshot will
-    /// hold ([`PoolBuilder::obtain_ahead`]). A capacity that is too large costs addresses and
-    /// [metadata](crate::PoolStats::metadata_bytes), but no memory.
+    /// hold ([`PoolBuilder::obtain_ahead`]). Single pages that were copied for a region are memory of the process
+    /// beside it ([`RegionStats::pages_private`](crate::RegionStats::pages_private)): at most the region's size once
+    /// more. A capacity that is too large costs addresses and [metadata](crate::PoolStats::metadata_bytes), but no
+    /// memory.
     pub fn capacity(mut self, bytes: usize) -> Self {
         self.capacity = bytes;
         self

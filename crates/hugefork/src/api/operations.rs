@@ -63,6 +63,10 @@ use crate::types::error::RegionError;
 ///   many times.
 /// * **Enter first, then lock.** A thread that enters may wait for a cut, which waits for threads inside. So enter
 ///   before taking a lock that other threads take inside, and take no cut while holding such a lock.
+/// * **To take back what failed**, beside other writers, keep these out from the snapshot to the reset, both of which
+///   are taken outside of operations: by an `RwLock` that each thread takes before it enters, for writing where it may
+///   take writes back, and for reading otherwise. Threads that take other snapshots take it for reading.
+/// * **A region that was loaded or forked** has no operations until they are set.
 /// * **Regions without operations** can be cut inside an operation, even if other threads cut them together with
 ///   regions that have operations. Those cuts wait for the operations of the latter.
 /// * **Do not block inside.** A thread that waits inside for a socket or a user makes cuts wait, and through them all
@@ -124,8 +128,18 @@ impl Operations {
         Operations { held: HeldOperations::new(patience) }
     }
 
+    /// Does `work` inside an operation, see [`Operations::enter`].
+    ///
+    /// # Panics
+    /// As [`Operations::enter`].
+    #[inline]
+    pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _operation = self.enter();
+        work()
+    }
+
     /// Enters an operation. Waits while a cut of one of the regions is in progress, unless the thread is inside
-    /// already.
+    /// already. `let _ = …` leaves it at once: give the guard a name, or use [`Operations::run`].
     ///
     /// # Panics
     /// If it is the first call on this thread, and the thread's local values are already being dropped.

@@ -93,9 +93,9 @@ impl Snapshot {
     }
 
     /// Whether a part of it was revoked. That happens when the pool is full and the parent writes to a block that both
-    /// share, unless the snapshot was made with [`Reserve::Full`](crate::Reserve::Full). A read of that part raises
-    /// `SIGBUS` with a message, and never returns zeros; [`Snapshot::read_at`] returns an error. The other parts are
-    /// not affected.
+    /// share, or another snapshot of the parent needs room for pages, unless the snapshot was made with
+    /// [`Reserve::Full`](crate::Reserve::Full). A read of that part raises `SIGBUS` with a message, and never returns
+    /// zeros; [`Snapshot::read_at`] returns an error. The other parts are not affected.
     ///
     /// If the pool may run out, call this *after* using the bytes that were read, or read with `read_at`.
     pub fn is_revoked(&self) -> bool {

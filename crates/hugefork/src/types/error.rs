@@ -271,7 +271,8 @@ pub enum RegionError {
     /// waits. Nothing was changed, and other threads continue.
     #[error(
         "thread {thread} has been inside of an operation for {patience:?}, for which a fork, snapshot or reset waits no \
-         longer: have it leave (nothing that may block belongs into an operation), or make the Operations with more patience"
+         longer: have it leave (nothing that may block belongs into an operation; enter before you take a lock), or make the \
+         Operations with more patience"
     )]
     #[non_exhaustive]
     OperationGoesOn {

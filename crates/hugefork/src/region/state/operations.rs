@@ -283,8 +283,8 @@ impl OperationsCore {
                     room.closing = Closing::Waits;
                     return Ok(begun);
                 }
-                // The other cut ends by itself, unless its thread waits for a gate that this thread keeps closed: two forks
-                // wait for the operations of all regions, one after the other.
+                // The other cut ends by itself, unless its thread waits for a gate that this thread keeps closed: two
+                // forks wait for the operations of all regions, one after the other.
                 Closing::Cut if CLOSED.get() == 0 => self.is_free.wait(room).unwrap_or_else(PoisonError::into_inner),
                 Closing::Waits | Closing::Cut if left.is_zero() => {
                     return Err(OperationsCore::goes_on(patience, room.seats.iter().find(|seat| seat.is_inside())));
