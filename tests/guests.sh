@@ -222,7 +222,7 @@ programs() {
     cp "$(find "$here/busybox-$processor" -name busybox -type f -perm -1 | head -1)" "$folder/bin/busybox"
     [ "$processor$smoke" != arm64 ] || python "$folder/python" || return 1
     # Some tests read the sources, where this checkout is, and write to cargo's folder for that.
-    mkdir -p "$folder"/source/{fuzz,target/tmp} && cp -r crates "$folder/source/" && cp -r fuzz/corpus "$folder/source/fuzz/" && echo "$PWD" >"$folder/source/path"
+    mkdir -p "$folder"/source/{fuzz,target/{.,aarch64-unknown-linux-gnu}/tmp} && cp -r crates "$folder/source/" && cp -r fuzz/corpus "$folder/source/fuzz/" && echo "$PWD" >"$folder/source/path"
     cat >"$folder/init" <<'INIT'
 #!/bin/busybox sh
 # What `one` runs, and the kernel's parameter `guest=smoke`, come in the environment.
