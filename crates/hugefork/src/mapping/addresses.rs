@@ -42,9 +42,7 @@ impl<S: Sys> Addresses<S> {
         let budget = pool.sys.budget();
         // The reservation of a range may split the arena around it.
         let needed = mappings + 2;
-        // With many mappings, counting those of the rest of the program takes milliseconds, so the budget is refreshed
-        // only when it may matter.
-        if !budget.fits(needed + budget.limit() / 2) {
+        if budget.is_count_due(needed) {
             pool.sys.refresh_budget();
         }
         if !budget.fits(needed) {
