@@ -448,3 +448,12 @@ if (child := os.fork()) == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3 and (s[a] == 1).all() and a.sum() == 2 << 20
 """)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype", [object, np.dtype([("at", "f8"), ("name", object)])])
+def test_arrays_of_python_objects_are_in_no_snapshot(pool, dtype):
+    with hf.numpy_allocator(pool, keep=0):
+        objects = np.zeros(BIG, dtype)
+    for take in (hf.snapshot, hf.fork, hf.history):
+        with pytest.raises(TypeError, match="Python objects"):
+            take(objects)

@@ -881,3 +881,15 @@ def test_numpys_errors_of_altered_files_become_one_error(pool, tmp_path):
                     assert "load another checkpoint" in str(error)
         file.write_bytes(whole)
     checkpoint.verify(tmp_path)
+
+
+def test_of_saves_to_one_directory_the_last_one_remains(pool, tmp_path):
+    a = pool.zeros(1 << 16)
+    for number in range(20):
+        directory = tmp_path / str(number)
+        for value in range(5):
+            a[:] = value
+            save = checkpoint.save(directory, {"a": a}, meta=value)
+        save.result()
+        assert checkpoint.meta(directory) == 4
+        assert (checkpoint.load(directory)["a"] == 4).all()

@@ -260,9 +260,10 @@ def test_a_failed_take_changes_nothing(pool):
 def test_snapshots_revoked_by_a_full_pool_are_dropped(pool):
     a = pool.array(np.ones(20 << 20, "u1"), copy_grain="block")
     with hf.history(a, keep=[(1, 100)]) as history:
-        for step in range(6):
-            a[:] = step
-            history.take(now=step)
+        with pytest.warns(RuntimeWarning, match="the pool was full: give"):
+            for step in range(6):
+                a[:] = step
+                history.take(now=step)
         times = history.times()
         assert 1 <= len(times) < 6 and times[-1] == 5
         for time, s in history:

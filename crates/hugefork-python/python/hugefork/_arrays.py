@@ -61,13 +61,14 @@ def holder_of(array: Any) -> _native.Region | _native.RegionSnapshot | None:
 def place_of(array: Any) -> Place:
     """The position of `array`.
 
-    Raises TypeError if it is not an array, ValueError if it is not a view of a region or snapshot.
+    Raises TypeError if it is not an array or has Python objects, ValueError if it is not a view of a region or snapshot.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{type(array).__name__} is not a numpy array: give arrays of a pool, or views of them")
     holder = holder_of(array)
     if holder is None:
         raise ValueError(f"this array of {array.nbytes} bytes lies in no pool: {IN_POOL}")
+    checked_dtype(array.dtype)
     offset = int(array.__array_interface__["data"][0]) - holder.address
     low, high = offset, offset
     if array.size:

@@ -7,6 +7,7 @@ import math
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn, cast
 
@@ -41,8 +42,8 @@ class History:
     remains valid after the history has dropped it, and holds its memory until then; but `Snapshot.close` closes it in
     the history, too.
 
-    A snapshot with a revoked part (the pool was full) is no longer listed: make the pool larger. Several threads may
-    use a history concurrently; a signal handler must not.
+    A snapshot with a revoked part (the pool was full) is no longer listed, and the next `take` warns of it: make the
+    pool larger. Several threads may use a history concurrently; a signal handler must not.
     """
 
     def __init__(
@@ -94,15 +95,20 @@ class History:
             if not math.isfinite(at):
                 raise ValueError(f"time {at} is not a time: give seconds")
             if kept and at < kept[-1].time:
-                raise ValueError(f"time {at} is before that of the newest snapshot, {kept[-1].time}: give times in their order")
+                order = f"the newest snapshot, {kept[-1].time}: give times in their order, or reset with drop_later=True"
+                raise ValueError(f"time {at} is before that of {order}")
             made = snapshot_of(self._regions, self._places, self._reserve)
             steps = self._steps_of(at)
             # Each rule keeps the first snapshot of each of its steps.
             before = self._steps
             spans = [span for nth, (_, span) in enumerate(self._rules) if before is None or steps[nth] != before[nth]]
             newest = _Kept(at, at + max(spans, default=-math.inf if self._rules else math.inf), made)
-            self._kept = (*(each for each in kept if each.until >= at), newest)[-self._most :]
+            whole = [each for each in kept if not _is_lost(each.snapshot)]
+            self._kept = (*(each for each in whole if each.until >= at), newest)[-self._most :]
             self._steps, self._given = steps, now
+            if lost := sum(_is_revoked(each.snapshot) for each in kept):
+                words = f"{lost} snapshot(s) of this history were taken away, because the pool was full"
+                warnings.warn(f"{words}: give the pool more capacity, or keep fewer", RuntimeWarning, stacklevel=2)
             return _again(made)
 
     def at(self, time: float | None = None, *, ago: float | None = None) -> Snapshot:
@@ -254,6 +260,10 @@ def _is_lost(snapshot: Snapshot) -> bool:
     return any(part.closed or part.is_revoked() for _, part in snapshot._open().values())
 
 
+def _is_revoked(snapshot: Snapshot) -> bool:
+    return any(not part.closed and part.is_revoked() for _, part in snapshot._open().values())
+
+
 def _checked_rules(keep: Any) -> list[tuple[float, float]]:
     try:
         rules = [(float(every), float(span)) for every, span in keep]
@@ -287,8 +297,8 @@ def history(
         snapshot is kept if any pair keeps it, and so is the newest. `span` may be ``math.inf``. The default: one per
         0.1 s for 10 s, per second for a minute, per minute for an hour; so up to 224.
     reserve
-        As that of `snapshot`: no part of a snapshot is revoked, and a write that needs a copy fails when the pool is
-        full.
+        As that of `snapshot`: no part of a snapshot is revoked, and a write that needs a copy ends the process (SIGBUS)
+        when the pool is full.
     clock
         A function that returns the time in seconds, used if none is passed to `History.take`. It must not go
         backwards.

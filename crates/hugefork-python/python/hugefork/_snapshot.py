@@ -22,7 +22,7 @@ Parts = dict[int, tuple[_native.Region, _native.RegionSnapshot]]
 class Snapshot:
     """The contents of arrays at one moment, taken by `snapshot`.
 
-    ``s[a]`` is a read-only array with the shape and type of `a` and its values at that moment; it costs nothing until
+    ``s[a]`` is a read-only array with the shape and type of `a` and its values at that moment; it takes no memory until
     it is read. ``s[view]`` works for any other view of the same memory, and ``s["a"]`` for an array that was given by
     this name. ``list(s)`` returns the arrays in the order in which they were given.
 
@@ -157,7 +157,8 @@ def snapshot(*arrays: Array | Mapping[str, Array], reserve: bool = False) -> Sna
         Arrays of pools or of `numpy_allocator`, or views of them: all memory of the array is in the cut, even if the
         view shows a part. Or one mapping of them by name.
     reserve
-        No part is ever revoked. When the pool is full, a write to the arrays that needs a copy fails instead.
+        No part is ever revoked. When the pool is full, a write to the arrays that needs a copy ends the process instead
+        (SIGBUS): make the pool larger than the arrays and what is written meanwhile.
 
     Raises
     ------

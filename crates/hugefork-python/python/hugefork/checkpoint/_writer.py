@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.parse
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,11 @@ class _Over:
         # A signal that arrives right before the call is handled after it: at most a second later.
         while not self._is_set and (left := end - time.monotonic()) > 0:
             waiting.poll(min(left, 1) * 1000)
+
+
+_last: weakref.WeakValueDictionary[tuple[int, Path], _Over] = weakref.WeakValueDictionary()
+"""The end of the last save to each directory, by process: its child has no such threads. A save waits for the one before
+it, so that the checkpoint that remains is the last."""
 
 
 class Save:
@@ -109,6 +115,8 @@ class Save:
         self._error: BaseException | None = None
         self._is_told = False
         self._process = os.getpid()
+        self._before = _last.get((self._process, path))
+        _last[self._process, path] = self._over
         # Python waits for the thread at the end of the program.
         self._thread = threading.Thread(target=_write, args=([self], self._over), name="hugefork-checkpoint")
         self._thread.start()
@@ -172,13 +180,15 @@ class Save:
             since = self._since
             if isinstance(since, Save):
                 since._over.wait()
+            if self._before is not None:
+                self._before.wait()
             self._write(since)
             if isinstance(since, Save):
                 since._parts = {}
         except BaseException as error:  # noqa: BLE001: `result` raises it.
             self._error = error
         finally:
-            self._since, self._copies, self._held = None, {}, []
+            self._since, self._before, self._copies, self._held = None, None, {}, []
 
     def _copy_what_is_shared(self) -> None:
         """Copies memory shared with the snapshot before the writers do, as long as the pool has enough free
@@ -234,8 +244,8 @@ def save(
     Parameters
     ----------
     path
-        The directory. An existing checkpoint in it is replaced when the new one is complete. Files in ``data`` that
-        no save could have made are not touched.
+        The directory. An existing checkpoint in it is replaced when the new one is complete. Saves of one process to
+        one directory are written one after the other. Files in ``data`` that no save could have made are not touched.
     arrays
         Arrays by name, without gaps. Arrays of pools are captured as one consistent cut; others are copied now.
         Arrays of snapshots (``s[w]``) are saved with the contents of the snapshot.
@@ -249,8 +259,9 @@ def save(
         systems, everything is written. Everything is also written if that save has failed, or its checkpoint was
         replaced or removed. If it was released, its files are read and compared.
 
-        Or the directory of a checkpoint, for example that of an earlier process which `load` has read: the background
-        thread reads its files and compares them with the arrays.
+        Or the directory of a checkpoint, for example that of an earlier process, whose arrays ``load(…, pool=…)`` has
+        read into regions: the background thread reads its files and compares them with the arrays. Arrays that lie in no
+        pool are written as a whole.
     meta
         Anything that `json` takes, for `manifest.json`, as it is now. Keys become text.
     copy_ahead
