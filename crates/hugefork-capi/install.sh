@@ -77,8 +77,9 @@ ln -sf "$soname" "$lib/libhugefork.so"
 install -m 644 "$crate/include/hugefork.h" "$crate/include/hugefork.hpp" "$include"
 install -m 644 "$crate/tsan.supp" "$share/tsan.supp"
 install -m 644 "$crate/hugefork.gdb" "$share/hugefork.gdb"
+from_cmake=$(realpath -m --relative-to="$libdir/cmake/hugefork" "$prefix/include")
 for file in "$lib/pkgconfig/hugefork.pc" "$cmake/hugeforkConfig.cmake" "$cmake/hugeforkConfigVersion.cmake"; do
-    sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" "$crate/$(basename "$file").in" >"$file"
+    sed -e "s|@PREFIX@|$prefix|" -e "s|@INCLUDE@|$from_cmake|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" "$crate/$(basename "$file").in" >"$file"
     chmod 644 "$file"
 done
 awk -f "$crate/man.awk" -v version="$version" "$crate/include/hugefork.h" >"$man/hugefork.3"

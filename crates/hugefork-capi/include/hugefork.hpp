@@ -147,10 +147,11 @@ private:
     handle<hf_operations, hf_operations_close> operations_;
 };
 
-/* While it lives, its thread is inside an operation of the heap: hf_operations_enter. */
+/* While it lives, its thread is inside an operation, or one of a heap: hf_operations_enter. */
 class operation {
 public:
-    explicit operation(const heap &heap) : operations_(heap.operations()) { check(hf_operations_enter(operations_)); }
+    explicit operation(hf_operations *operations) : operations_(operations) { check(hf_operations_enter(operations_)); }
+    explicit operation(const heap &heap) : operation(heap.operations()) {}
     ~operation() { hf_operations_leave(operations_); }
     operation(const operation &) = delete;
     operation &operator=(const operation &) = delete;
@@ -178,7 +179,11 @@ private:
     {
         hf_heap_free(heap_, at, size, alignment);
     }
-    bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override { return this == &other; }
+    bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override
+    {
+        const auto *of_heap = dynamic_cast<const memory_resource *>(&other);
+        return of_heap && of_heap->heap_ == heap_;
+    }
 
     hf_heap *heap_;
 };

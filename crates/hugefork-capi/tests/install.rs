@@ -157,14 +157,18 @@ fn cmake_finds_the_library_and_both_headers() {
         println!("skipped: cmake is not installed");
         return;
     }
-    let to = installed("cmake");
+    // The files may lie elsewhere than where they were installed, as those of an archive do.
+    let to = scratch("cmake-moved");
+    fs::remove_dir(&to).unwrap();
+    fs::rename(installed("cmake"), &to).unwrap();
     let project = |version: &str| {
         let source = folder().join("tests/c/classes.cpp");
         let text = format!(
             "cmake_minimum_required(VERSION 3.10)\nproject(test CXX)\nfind_package(hugefork {version} REQUIRED)\n\
-             find_package(Threads REQUIRED)\nadd_executable(program \"{}\")\n\
-             target_compile_features(program PRIVATE cxx_std_17)\n\
-             target_link_libraries(program PRIVATE hugefork::hugefork Threads::Threads)\n",
+             find_package(Threads REQUIRED)\n\
+             foreach(kind hugefork static)\nadd_executable(program-${{kind}} \"{}\")\n\
+             target_compile_features(program-${{kind}} PRIVATE cxx_std_17)\n\
+             target_link_libraries(program-${{kind}} PRIVATE hugefork::${{kind}} Threads::Threads)\nendforeach()\n",
             source.display()
         );
         fs::write(to.join("CMakeLists.txt"), text).unwrap();
@@ -178,7 +182,9 @@ fn cmake_finds_the_library_and_both_headers() {
     said(&mut project(&version()));
     said(Command::new("cmake").arg("--build").arg(to.join(format!("build-{}", version()))));
     // CMake has set the path of the library in the program.
-    said(&mut Command::new(to.join(format!("build-{}/program", version()))));
+    for kind in ["hugefork", "static"] {
+        said(&mut Command::new(to.join(format!("build-{}/program-{kind}", version()))));
+    }
 }
 
 #[test]

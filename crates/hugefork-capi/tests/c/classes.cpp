@@ -132,8 +132,9 @@ static void errors()
     CHECK(foreign.get() == nullptr && thrown([&] { region.reset_to(foreign); }) == HF_E_BAD_HANDLE);
     region.reset_to(moved);
 
-    // A full heap throws, and its contents go on.
+    // A full heap throws, and its contents go on. Two resources of one heap are the same to containers that move.
     hf::memory_resource memory(heap);
+    CHECK(memory == hf::memory_resource(heap));
     Words &words = make<Words>(memory);
     words.set(1, "one");
     bool is_full = false;
