@@ -234,14 +234,22 @@ def test_a_result_does_not_wait_for_other_children(pool):
 
 def test_an_interrupt_ends_the_waiting_only(run):
     done = run("""
-import os, threading, time
+import os, pathlib, threading, time
 a = hf.Pool("16 MiB").zeros(9)
 s = hf.snapshot(a)
 a[:] = 1
 reads, writes = os.pipe()
+main = threading.main_thread()
 child = hf.in_child(lambda: (os.read(reads, 1), a.sum()), s)
+
+def interrupt():
+    # A signal that comes just before the call does not end its sleep.
+    while "poll" not in pathlib.Path(f"/proc/self/task/{main.native_id}/wchan").read_text():
+        time.sleep(0)
+    signal.pthread_kill(main.ident, signal.SIGINT)
+
 try:
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Thread(target=interrupt).start()
     child.result()
 except KeyboardInterrupt:
     os.write(writes, b"x")
