@@ -114,9 +114,13 @@ fn a_pool_with_all_defaults_has_memory_ready_for_what_a_snapshot_will_hold_and_g
         assert!(supply().running && supply().blocks_ahead == 0, "first writes get nothing ahead");
         assert_eq!(supply().blocks_late, 64);
         let snapshots = [region.snapshot().unwrap(), region.snapshot().unwrap()];
-        let mut write =
-            |value| (0..64).for_each(|block| region.as_mut_slice()[block * HUGE..][..64 * PAGE].fill(value));
-        write(2);
+        let mut write = |pages| (0..64).for_each(|block| region.as_mut_slice()[block * HUGE..][..pages * PAGE].fill(2));
+        let sleeps = || asleep(named("hugefork-maint").unwrap());
+        write(1);
+        // The thread slept without a time limit until the first page was copied. Only what is copied after its first look
+        // counts for the next snapshot.
+        until("a look at the copies", || sleeps().is_some_and(|asleep| !asleep.is_until_woken()));
+        write(64);
         until("memory for 16 MiB of pages", || supply().blocks_ahead >= 4 || supply().stopped > 0);
         if supply().stopped > 0 {
             return println!("skipped: seven eighths of the machine's memory are in use");
@@ -124,7 +128,7 @@ fn a_pool_with_all_defaults_has_memory_ready_for_what_a_snapshot_will_hold_and_g
         drop(snapshots);
         // The thread gives back unused memory, goes to sleep, and does not wake by itself.
         until("what nobody has used to go back", || pool.stats().blocks_zeroed_free == 0);
-        until("the thread to sleep", || asleep(named("hugefork-maint").unwrap()).is_some_and(Asleep::is_until_woken));
+        until("the thread to sleep", || sleeps().is_some_and(Asleep::is_until_woken));
         assert!(supply().blocks_given_back > 0);
         assert_eq!(
             region.as_mut_slice().iter().map(|&byte| usize::from(byte)).sum::<usize>(),
