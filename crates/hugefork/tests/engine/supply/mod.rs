@@ -117,8 +117,8 @@ fn a_pool_with_all_defaults_has_memory_ready_for_what_a_snapshot_will_hold_and_g
         let mut write = |pages| (0..64).for_each(|block| region.as_mut_slice()[block * HUGE..][..pages * PAGE].fill(2));
         let sleeps = || asleep(named("hugefork-maint").unwrap());
         write(1);
-        // The thread slept without a time limit until the first page was copied. Only what is copied after its first look
-        // counts for the next snapshot.
+        // The thread slept without a time limit until the first page was copied. Only what is copied after its first
+        // look counts for the next snapshot.
         until("a look at the copies", || sleeps().is_some_and(|asleep| !asleep.is_until_woken()));
         write(64);
         until("memory for 16 MiB of pages", || supply().blocks_ahead >= 4 || supply().stopped > 0);
