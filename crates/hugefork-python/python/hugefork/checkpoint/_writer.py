@@ -115,8 +115,10 @@ class Save:
         self._error: BaseException | None = None
         self._is_told = False
         self._process = os.getpid()
-        self._before = _last.get((self._process, path))
-        _last[self._process, path] = self._over
+        # Several paths may lead to one directory.
+        place = (self._process, path.resolve())
+        self._before = _last.get(place)
+        _last[place] = self._over
         # Python waits for the thread at the end of the program.
         self._thread = threading.Thread(target=_write, args=([self], self._over), name="hugefork-checkpoint")
         self._thread.start()
