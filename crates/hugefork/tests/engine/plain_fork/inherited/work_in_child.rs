@@ -43,7 +43,7 @@ fn work_in_a_child_sees_older_snapshots_and_its_result_panic_and_end_come_back()
         };
         let error = child.unwrap().wait().unwrap_err().to_string();
         assert!(error.contains("without an answer: signal: 9"), "{error}");
-        // What cannot be had is an error, and leaves no child.
+        // A region and a snapshot that no child can have are an error, and leave no child.
         let refused = |pairs: &[(&Region, &hugefork::Snapshot)]| {
             // SAFETY: as above.
             unsafe { Region::in_child(pairs, Vec::new) }.map(drop).unwrap_err()
